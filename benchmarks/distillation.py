@@ -1,7 +1,7 @@
 """What distillation gives a draft model: `python -m benchmarks.distillation`.
 
-A draft of the zoo's size is trained on the text of the zoo's target, without the target. DistillSpec and
-FastDraft then train it further on the target's answers, in as many steps, from several seeds, each at the
+Drafts of the zoo's size are trained on the text of the zoo's target, without the target, from several seeds.
+DistillSpec and FastDraft then train each of them further on the target's answers, in as many steps, at the
 best of several learning rates. Chains of five from all of them are compared on the built-in prompts, beside
 those of `zoo:draft`, which had the target's distribution from its first step on. A run that was stopped goes
 on.
@@ -41,16 +41,17 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 ORDERINGS = (("distillspec", UNDISTILLED), ("fastdraft", UNDISTILLED), (SHIPPED, UNDISTILLED))
 
 
-def undistilled(folder: Path, steps: int) -> Path:
-    """The folder of the draft that knows no target; trained if it does not exist, with the target's
-    tokenizer."""
+def undistilled(folder: Path, steps: int, seed: int) -> Path:
+    """The folder of the draft of a seed that knows no target, in `folder`/seed-N; trained if it does not
+    exist, with the target's tokenizer."""
+    folder = folder / f"seed-{seed}"
     if (folder / MODEL).is_dir():
         return folder / MODEL
     place = folder / "tokenizer"
     place.mkdir(parents=True, exist_ok=True)
     for name in TOKENIZER:
         shutil.copyfile(Path(resolve(TARGET)) / name, place / name)
-    return build(MODEL, folder, steps=steps, bfloat16=True, resume=True)
+    return build(MODEL, folder, steps=steps, bfloat16=True, resume=True, seed=seed)
 
 
 def main(
@@ -63,7 +64,9 @@ def main(
     methods: Annotated[str, typer.Option(help="Of distillspec and fastdraft; empty: neither.")] = ",".join(
         METHODS
     ),
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of the order of texts and of answers.")] = 3,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Seeds of the drafts, of the order of texts and of answers.")
+    ] = 3,
     prompts: Annotated[int, typer.Option(min=3, help="Prompts of each built-in set.")] = 6,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 96,
     changes: Annotated[list[str] | None, typer.Option("--set", help="A setting of every training.")] = None,
@@ -74,14 +77,17 @@ def main(
     names = list(filter(None, methods.split(",")))
     if unknown := set(names) - set(METHODS):
         raise typer.BadParameter(f"there is no method {min(unknown)}: use {', '.join(METHODS)}")
-    with threads(number), progress(3 + len(names) * seeds) as advance:
-        draft = undistilled(folder, draft_steps)
-        advance(UNDISTILLED, 1)
+    with threads(number), progress(1 + (2 + len(names)) * seeds) as advance:
+        drafts: list[Path] = []
+        for seed in range(seeds):
+            drafts.append(undistilled(folder, draft_steps, seed))
+            advance(f"{UNDISTILLED}, seed {seed}", 1)
         training = Training(folder, outpace.load(TARGET, dtype="float32"), tuple(changes or ()))
         if names:
             training.prepare()
         best = {
-            method: training.best_rate(method, search_steps, rates.split(","), str(draft)) for method in names
+            method: training.best_rate(method, search_steps, rates.split(","), str(drafts[0]))
+            for method in names
         }
         lengths: list[Length] = []
 
@@ -89,13 +95,15 @@ def main(
             recipe, drafter = "speculative-sampling", {"draft": model}
             return measured(name, recipe, drafter, kept, seed, training.target, items, max_tokens)
 
-        for name, model in ((UNDISTILLED, str(draft)), (SHIPPED, SHIPPED)):
-            found = measure(name, model, folder, 0)
-            # one model beside several seeds of the others
-            lengths += [replace(each, seed=seed) for each in found for seed in range(seeds)]
-            advance(name, 1)
+        found = measure(SHIPPED, SHIPPED, folder, 0)
+        # one model beside several seeds of the others
+        lengths += [replace(each, seed=seed) for each in found for seed in range(seeds)]
+        advance(SHIPPED, 1)
+        for seed, draft in enumerate(drafts):
+            lengths += measure(UNDISTILLED, str(draft), draft.parent, seed)
+            advance(f"{UNDISTILLED}, seed {seed}", 1)
         for method in names:
-            for seed in range(seeds):
+            for seed, draft in enumerate(drafts):
                 trained = training.run(method, seed, steps, best[method], str(draft))
                 lengths += measure(method, str(trained), trained, seed)
                 advance(f"{method}, seed {seed}", 1)
