@@ -13,8 +13,10 @@ from safetensors.torch import load_file
 import outpace
 from outpace.api.model import Model
 from outpace.indexes.prompt_profile import PromptProfile
+from outpace.models.adapter import EXIT_LAYER
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
+from outpace.models.slim.make import drafting_layers
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
 from outpace.training.drafters import draft_vocabulary
 from outpace.training.features import FeatureSource
@@ -229,6 +231,16 @@ def test_hidden_states_on_disk_give_the_same_head(model, data, tmp_path) -> None
         for name, each in weights[0].items():
             # weights are stored in bfloat16, with 8 bits
             assert torch.allclose(each.float(), other[name].float(), rtol=2**-7, atol=1e-4)
+
+
+def test_a_model_with_early_exits_is_loaded_with_the_exit_that_it_was_trained_for(model, tmp_path) -> None:
+    train("layerskip", target=model, data="", output=tmp_path, changes=["exits.layer=1"], dry_run=True)
+    loaded = outpace.load(tmp_path, dtype="float32")
+    assert getattr(loaded.target.model.config, EXIT_LAYER) == drafting_layers(loaded.target) == 1
+    assert not hasattr(model.target.model.config, EXIT_LAYER)
+    [result] = outpace.generate(loaded, "def f(", "layerskip", max_tokens=12, temperature=0)
+    [plain] = outpace.generate(loaded, "def f(", "autoregressive", max_tokens=12, temperature=0)
+    assert result.tokens == plain.tokens
 
 
 def test_a_dry_run_writes_an_untrained_head(model, tmp_path) -> None:
