@@ -78,7 +78,7 @@ AUTO = (
 EXITS = ",".join(f"layerskip:exit_layer={layer}:depth={depth}" for layer in (2, 3) for depth in (1, 3, 5))
 # without --dtype: float32 where the CPU has no arithmetic in bfloat16
 SELF_SPECULATION = (
-    f"--compile --no-eager --methods {EXITS},del-decoding {ALL_PROMPTS} --num-prompts 6 --rounds 1 "
+    f"--compile --no-eager --methods {EXITS},del-decoding,auto {ALL_PROMPTS} --num-prompts 6 --rounds 1 "
     "--max-tokens 96 --selection all"
 )
 # beside other engines, with whole weights and with compressed ones

@@ -272,7 +272,9 @@ class Reader:
             return choose(logits)
 
         chosen = None if choose is None else recorded
-        found = drafter._reads_chains.continue_chain(ctx.roots, ctx.slots[0], self._cache, depth, chosen, gap=gap)
+        found = drafter._reads_chains.continue_chain(
+            ctx.roots, ctx.slots[0], self._cache, depth, chosen, gap=gap
+        )
         if found is None:
             return None
         tokens = torch.tensor(found[0])

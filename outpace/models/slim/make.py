@@ -37,12 +37,18 @@ def num_layers(target: Target) -> int:
     raise ValueError(f"{type(target).__name__} has no layers to skip: use a transformers model as target")
 
 
-def drafting_layers(target: Target) -> int:
-    """Number of first layers of a target that draft: that for which it was trained (`outpace train
-    layerskip`), or a quarter of all. ValueError for a target without layers."""
-    layers = num_layers(target)
+def trained_exit(target: Target) -> int | None:
+    """Number of first layers after which a target was trained to draft (`outpace train layerskip`); None for
+    other targets."""
     config = target.model.config.get_text_config() if isinstance(target, HFTarget) else None
-    return int(getattr(config, EXIT_LAYER, max(1, layers // 4)))
+    return getattr(config, EXIT_LAYER, None)
+
+
+def drafting_layers(target: Target) -> int:
+    """Number of first layers of a target that draft: that for which it was trained, or a quarter of all.
+    ValueError for a target without layers."""
+    layers = num_layers(target)
+    return trained_exit(target) or max(1, layers // 4)
 
 
 # cache of the target, slot, the last token of the slot in the cache, L × (D,) the outputs of the layers at it

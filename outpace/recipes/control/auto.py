@@ -3,7 +3,10 @@
 New here: nothing; `lookup-or-draft` chooses in the same way, and needs a model. Reuses: SourceChoice, which
 predicts the tokens per second of each source from the length of a match, from acceptance rates and from
 measured times of forwards, LookupOrDraft, SuffixAutomatonLookup, DraftModel, FeatureDrafter, PlannedRows,
-Rejection. It is no paper's method.
+SelfDraft, Rejection. It is no paper's method.
+
+A target that was trained with early exits (`outpace train layerskip`) drafts with its first layers if neither
+a draft model nor a head is given.
 
 With an `index` the continuation comes from a corpus where the match there is longer than the one in the text
 by more than five tokens.
@@ -18,17 +21,20 @@ bandit over whole methods (`ucb-spec`) needs more steps than most requests have.
 
 from outpace.controllers.source_choice import SourceChoice
 from outpace.core.contracts import Drafter, Parts, Target, recipe
+from outpace.core.skip_set import SkipSet
 from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
 from outpace.drafters.compose.planned_rows import PlannedRows
 from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
+from outpace.drafters.model.self_draft import SelfDraft
 from outpace.drafters.no_draft import NoDraft
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
 from outpace.indexes.store import SuffixAutomatonFile
 from outpace.models.heads.head_model import EagleModel
+from outpace.models.slim.make import num_layers, trained_exit, without
 from outpace.verifiers.rejection import Rejection
 
 
@@ -50,7 +56,7 @@ def auto(
         draft: draft model with the target's vocabulary
         head: folder with a head of EAGLE or HASS that was trained for the target, in place of a draft model
         index: file of `outpace index build --kind suffix-automaton`
-        depth: most tokens drafted per step by the model or the head
+        depth: most tokens drafted per step by the model, the head or the target's first layers
         lookup_depth: most tokens drafted per step from a repeated suffix
     """
     if draft is not None and head is not None:
@@ -60,8 +66,11 @@ def auto(
         drafter = PlannedRows(DraftModel(draft))
     elif head is not None:
         drafter = FeatureDrafter(head, target.vocab, grow, sampled=True)
-    has_model = draft is not None or head is not None
+    elif (exit_layer := trained_exit(target)) is not None:
+        first_layers = without(target, SkipSet.after(exit_layer, num_layers(target)))
+        drafter = SelfDraft(DraftModel(first_layers, carried_layer=first_layers.carried_layer))
     corpus = store.open_index(StaticAutomaton, index, target.vocab)
     lookup = SuffixAutomatonLookup(corpus, min_ngram=1)  # of at least one token: drafts are chains
-    controller = SourceChoice(lookup_depth, depth if has_model else 0, target.sizes, target.chain_sizes)
+    model_depth = 0 if isinstance(drafter, NoDraft) else depth
+    controller = SourceChoice(lookup_depth, model_depth, target.sizes, target.chain_sizes)
     return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)

@@ -182,6 +182,26 @@ def test_what_trying_costs_is_limited() -> None:
     assert sum(tried) * 2.0 <= EXPLORING * 1000 and sum(tried) == 10
 
 
+def test_the_first_layers_of_a_target_that_was_trained_for_it_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TableTarget(3, seed=1)
+    assert isinstance(auto.build(target).controller, SourceChoice)
+    monkeypatch.setattr("outpace.recipes.control.auto.trained_exit", lambda target: target.num_layers - 1)
+
+    def parts() -> Parts:
+        made = auto.build(target)
+        return replace(made, controller=ControllersApart(lambda: auto.build(target).controller))
+
+    cases = [
+        Case((0, 1, 2), SamplingParams(1.0, max_tokens=4)),
+        Case((2,), SamplingParams(0.7, max_tokens=4)),
+    ]
+    found = enumerate_distributions(parts, cases, batch=1, replays=0)
+    assert largest_error(found, table_logits(target.logits, target.state), cases) < 1e-12
+    assert found.counts.accepted and found.counts.deepest >= 2
+    drafted = steps([0, 1], tokens=60, target=target)
+    assert sum(bool(step.draft.forwards) for step in drafted) > 5
+
+
 def test_a_head_drafts_in_place_of_a_model() -> None:
     target = TableTarget(4, seed=1, order=2)
     head = HeadModel(untrained_eagle(target))
