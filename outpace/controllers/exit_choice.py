@@ -91,14 +91,18 @@ class ExitChoice:
     that the next one is worth its layers: a u > e v. Exits that would have fewer
     tokens per layer than the chosen one even if all their tokens were accepted predict nothing, which saves
     time; what was known of them stays until they can be the best again. A request begins with the evidence of
-    the one that ended last, at a small weight.
+    the one that ended last, at a small weight. Where the first use of an exit costs seconds, an exit is used
+    once it has been the best in several steps, and not much more seldom than others.
     """
 
     plans_across_rows = True  # a request begins with what the last one has taught
 
-    def __init__(self, exit_logits: Callable[[Tensor], Tensor], num_layers: int, depth: int) -> None:
+    def __init__(
+        self, exit_logits: Callable[[Tensor], Tensor], num_layers: int, depth: int, patience: int = 0
+    ) -> None:
         """`exit_logits`: (M, D) outputs of layers -> (M, V) the logits after an exit there. `depth`: longest
-        draft. ValueError for a model of one layer."""
+        draft. `patience`: steps in which an exit must have been the best before it is used for the first
+        time, and in half as many as any other; 0: it is used at once. ValueError for a model of one layer."""
         if num_layers < 2:
             raise ValueError("a target of one layer has no early exit: use a draft model")
         self._exit_logits, self._num_layers = exit_logits, num_layers
@@ -106,6 +110,9 @@ class ExitChoice:
         lengths, exits = numpy.arange(depth + 1.0), numpy.arange(1.0, num_layers)
         self._cost = lengths * exits[:, None] + num_layers  # (E, depth + 1) layers loaded
         self._most = ((lengths + 1) / self._cost).max(1)  # (E,) tokens per layer if all are accepted
+        self._patience = patience
+        self._best_in = numpy.zeros(num_layers - 1)  # steps in which each exit was the best
+        self._usable = numpy.zeros(num_layers - 1, dtype=bool)
         self._requests: dict[int, ExitRates] = {}  # by slot
         self._last: ExitRates | None = None  # of the request that ended last
         self._thresholds: list[float] = []  # by row of the step that is planned
@@ -131,11 +138,21 @@ class ExitChoice:
         rates = known.rates()
         speeds = (rates[:, None] ** numpy.arange(self._cost.shape[1])).cumsum(1) / self._cost
         exit_index, depth = divmod(int(speeds.argmax()), speeds.shape[1])
+        if depth and self._patience and not self._may_use(exit_index):
+            speeds[~self._usable, 1:] = 0.0
+            exit_index, depth = divmod(int(speeds.argmax()), speeds.shape[1])
         best = speeds[exit_index, depth]
         known.chosen = (exit_index + 1, depth)
         known.exits = numpy.flatnonzero(self._most >= best).tolist()
         goes_on = rates[exit_index] * known.unsure_rate(exit_index) > (exit_index + 1) * best
         known.threshold = 0.0 if goes_on else float(known.midpoints()[exit_index])
+
+    def _may_use(self, exit_index: int) -> bool:
+        """Count another step in which an exit was the best. Whether it may be used."""
+        self._best_in[exit_index] += 1
+        often = self._best_in[exit_index] >= max(self._patience, self._best_in.max() / 2)
+        self._usable[exit_index] |= often
+        return bool(self._usable[exit_index])
 
     def _ends(self, frontier: Frontier) -> list[bool]:
         assert frontier.logits is not None

@@ -89,6 +89,27 @@ def test_a_request_begins_with_what_the_last_one_has_taught() -> None:
     assert known.chosen[0] == 1 and before.chosen[0] == 2
 
 
+def test_with_patience_an_exit_is_used_once_it_was_the_best_in_several_steps() -> None:
+    first, second = ([[hit] * 4 for hit in hits] for hits in ((True, False, False), (False, True, False)))
+
+    def chosen(patience: int) -> list[tuple[int, int]]:
+        made, found = ExitChoice(lambda states: states, LAYERS, 6, patience), []
+        for right in [first] * 3 + [second] * 12:
+            made.observe(verified(3, 3, right))
+            found.append(made.choose(0))
+        return found
+
+    at_once, later = chosen(0), chosen(3)
+    assert at_once[0] == (1, 6)
+    assert [depth for _, depth in later[:3]] == [0, 0, 6] and later[2] == (1, 6)
+    used = [
+        next(step for step, (layer, depth) in enumerate(each) if layer == 2 and depth)
+        for each in (at_once, later)
+    ]
+    assert used[1] >= used[0] + 2
+    assert all(layer == 1 or not depth for layer, depth in later[: used[1]])  # meanwhile
+
+
 def test_exits_that_cannot_be_the_best_predict_nothing_until_they_can_be() -> None:
     predicted: list[int] = []
 
