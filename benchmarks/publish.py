@@ -159,7 +159,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "weights/weights-cpu.json": ("weights", ""),
     "distillation/distillation-cpu.json": (
         "distillation",
-        "--methods '' --seeds 3 --prompts 24 --draft-steps 6000",
+        "--methods '' --seeds 3 --prompts 40 --draft-steps 6000",
     ),
     "head-orderings/orderings-cpu.json": ("head_orderings", ""),
     "verification/verification-cpu.json": (
