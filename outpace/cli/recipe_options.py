@@ -34,7 +34,7 @@ OTHER_SPELLINGS = {  # option of other tools -> its equivalent here; recipes._sp
     "system_prompt": "--system of `outpace chat`",
     "target": "the model as an argument, as in outpace serve zoo:target",  # where it is none of the options
 }
-# options for drafters, which users give to methods without them -> a method that has the option
+# option that names a drafter -> a method to suggest if the chosen method does not have this option
 DRAFTER_OPTIONS = {"draft": "speculative-sampling", "head": "eagle2"}
 
 
@@ -96,7 +96,8 @@ class RecipeCommand(TyperCommand):
 
 
 def no_such_option(recipe: Recipe, error: Any) -> str:
-    """The message for an option that neither the command nor the method has; `error` is click's."""
+    """The error message for an unknown option, with the options of the chosen method. `error`: the
+    NoSuchOption that click raised, which names the option."""
     name = error.option_name.lstrip("-")
     if name in DRAFTER_OPTIONS:
         return (

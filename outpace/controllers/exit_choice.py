@@ -18,7 +18,9 @@ from outpace.core.contracts import Frontier, Plan, Scores, Step, Want
 
 PROMPT_POSITIONS = 32  # last positions of a part of a prompt that are looked at
 KEEP = 0.95  # share of the evidence that is kept per step
-CARRIED = 16.0  # positions, the weight of what the last request has taught in the next one
+# A request starts with the acceptance counts of the request that ended last, scaled down so that they count
+# as at most this many verified positions for each exit.
+CARRIED = 16.0
 
 
 class ExitRates:
@@ -35,7 +37,7 @@ class ExitRates:
         self._unsure = numpy.zeros((2, num_exits))  # tested and accepted positions below the midpoint
 
     def carried(self) -> ExitRates:
-        """What a new request begins with: this evidence, at a weight of at most CARRIED positions an exit."""
+        """A copy for the next request, with counts scaled down to at most CARRIED positions for each exit."""
         new = ExitRates(len(self.tested))
         share = CARRIED / numpy.maximum(self.tested, CARRIED)
         new.accepted, new.tested = self.accepted * share, self.tested * share
@@ -90,12 +92,12 @@ class ExitChoice:
     where it is accepted and where it is rejected, unless such tokens are accepted so often, with frequency u,
     that the next one is worth its layers: a u > e v. Exits that would have fewer
     tokens per layer than the chosen one even if all their tokens were accepted predict nothing, which saves
-    time; what was known of them stays until they can be the best again. A request begins with the evidence of
-    the one that ended last, at a small weight. Where the first use of an exit costs seconds, an exit is used
-    once it has been the best in several steps, and not much more seldom than others.
+    time; what was known of them stays until they can be the best again. A request starts with the
+    acceptance counts of the request that ended last, scaled down. With `patience` an exit is first used once
+    it has been the best in many steps, for targets that are compiled again for each exit.
     """
 
-    plans_across_rows = True  # a request begins with what the last one has taught
+    plans_across_rows = True  # counts of ended requests, and which exits have been the best, are shared
 
     def __init__(
         self, exit_logits: Callable[[Tensor], Tensor], num_layers: int, depth: int, patience: int = 0

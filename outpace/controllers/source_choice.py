@@ -18,10 +18,10 @@ from outpace.controllers.step_cost import StepCost
 from outpace.core.context import Context
 from outpace.core.contracts import Found, LookUp, Plan, Step, Want
 
-# Lengths of the first drafts of the draft model, as far as its longest draft allows. The times of different
-# lengths tell the time of one forward of the draft model. Each is used more than once, because the first
-# forward of a size is slower, and five most often: it is the best one for many models, and fits with the root
-# into the second size of compiled targets.
+# Lengths of the draft model's first drafts, in tokens; none is longer than the `depth` of the method. Several
+# lengths are used so that the time of one draft forward can be told from the fixed time of a draft. Five
+# comes most often: a compiled target pads a forward over the root and up to five draft tokens to six tokens, so
+# shorter drafts save no time in the target.
 FIRST_DEPTHS = (5, 5, 4, 5, 5, 3, 5, 5, 4)
 TRY_AFTER = 8  # steps without a draft of the model after which one may be tried
 EXPLORING = 0.02  # share of the tokens that such drafts may be expected to lose

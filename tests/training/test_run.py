@@ -240,7 +240,11 @@ def test_a_model_with_early_exits_is_loaded_with_the_exit_that_it_was_trained_fo
     assert not hasattr(model.target.model.config, EXIT_LAYER)
     [result] = outpace.generate(loaded, "def f(", "layerskip", max_tokens=12, temperature=0)
     [plain] = outpace.generate(loaded, "def f(", "autoregressive", max_tokens=12, temperature=0)
-    assert result.tokens == plain.tokens
+    [auto] = outpace.generate(loaded, "def f(", "auto", max_tokens=12, temperature=0)
+    assert result.tokens == auto.tokens == plain.tokens
+    assert (
+        auto.statistics.num_draft_tokens > 0
+    )  # by the first layers: the first drafts of `auto` are a model's
 
 
 def test_a_dry_run_writes_an_untrained_head(model, tmp_path) -> None:

@@ -94,7 +94,7 @@ def train(
         for name, value in all_settings(config).items():
             typer.echo(f"{name}={_text(value)}")
         return
-    # before the target is loaded, which can take minutes
+    # `run` checks the same after the target is loaded, and loading a large target can take minutes
     check_start(method, draft, head, general)
     if not dry_run:
         processes()

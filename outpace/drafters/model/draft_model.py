@@ -65,8 +65,6 @@ class DraftModel:
         keeps_logits: bool = False,
     ) -> None:
         self.model = model
-        # found once: looking up a protocol's methods takes as long as a small operation of a step
-        self._reads_chains = model if isinstance(model, ReadsChains) else None
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
         self._growth = growth or partial(
             grow, sampled=sampled, children=with_replacement if replace else without_replacement
@@ -262,7 +260,7 @@ class Reader:
         """Implementation of drafters.model.grow.ReadChain."""
         began = perf_counter()
         drafter, ctx = self._drafter, self._ctx
-        if drafter._reads_chains is None or drafter._outputs.hidden:
+        if not isinstance(drafter.model, ReadsChains) or drafter._outputs.hidden:
             return None
         gap = None if self.gap is None else self.gap[0]
 
@@ -272,9 +270,7 @@ class Reader:
             return choose(logits)
 
         chosen = None if choose is None else recorded
-        found = drafter._reads_chains.continue_chain(
-            ctx.roots, ctx.slots[0], self._cache, depth, chosen, gap=gap
-        )
+        found = drafter.model.continue_chain(ctx.roots, ctx.slots[0], self._cache, depth, chosen, gap=gap)
         if found is None:
             return None
         tokens = torch.tensor(found[0])

@@ -7,15 +7,16 @@ Reuses: the target without its last layers on its own KV cache, DraftModel, Self
 temperature: exit and length follow from committed tokens, and a draft ends after a token, which stays in the
 draft, by the exit's confidence before that token was drawn.
 
-The paper's forgetting factor is taken as 0.95, and the last positions of the prompt as the first step, where
-exits are compared with what the target would generate; a request also begins with what the one before has
-taught, at a small weight. At a temperature above 0 a position counts with the
+The paper's forgetting factor is taken as 0.95, and the last positions of the prompt as the first step,
+where exits are compared with what the target would generate; a request also starts with the acceptance
+counts of the request that ended last, scaled down. At a temperature above 0 a position counts with the
 probability that a token drawn from the exit would be accepted. A token below a threshold ends the draft:
 halfway between the mean confidence of the exit where it is accepted and where it is rejected, or none while
-tokens below it are worth the layers. Exits that could not be the best even if all their tokens were accepted
-are not compared, which saves time. With a target that was not trained with early exits (`outpace train
-layerskip`) it rarely drafts. A compiled target is compiled again for every exit that is used, which takes
-seconds: there an exit is used once it has been the best in eight steps, and in half as many as any other.
+tokens below it are worth the layers. Exits that could not be the best even if all their tokens were
+accepted are not compared, which saves time. With a target that was not trained with early exits (`outpace
+train layerskip`) it rarely drafts. A compiled target is compiled again for every exit that is used, which
+takes seconds: there an exit is used once it has been the best in eight steps, and in half as many as any
+other.
 """
 
 from outpace.controllers.exit_choice import ExitChoice
