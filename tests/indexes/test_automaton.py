@@ -64,6 +64,50 @@ def test_what_followed_is_as_much_as_a_shorter_match_offers(loops: str) -> None:
     assert repeated.continuation(6) == [4] * 6  # the match of 4 tokens is the longest with 6 behind it
 
 
+def longest_recent(text: Sequence[int]) -> list[int]:
+    """What follows the most recent occurrence of the longest suffix that occurs earlier."""
+    length = longest_earlier(text).length
+    for start in reversed(range(len(text) - length if length else 0)):
+        if text[start : start + length] == text[len(text) - length :]:
+            return list(text[start + length :])
+    return []
+
+
+@pytest.mark.parametrize("noted", [4, 1000])
+def test_what_followed_last_comes_from_the_most_recent_occurrence(
+    monkeypatch: pytest.MonkeyPatch, texts: Texts, noted: int
+) -> None:
+    from outpace.indexes.automata import online
+    from outpace.indexes.compiled_loops import CompiledLoop
+
+    monkeypatch.setattr(CompiledLoop, "__call__", lambda self, *arguments: self.plain(*arguments))
+    monkeypatch.setattr(online, "NOTED", noted)
+    num_recent = num_matches = 0
+    for text in texts(4, 60):
+        automaton = SuffixAutomaton()
+        for end, token in enumerate(text, 1):
+            automaton.extend([token])
+            read, match = text[:end], automaton.match()
+            following, most_recent = automaton.recent_continuation(1), longest_recent(read)
+            assert bool(following) == bool(match.length)
+            num_matches += len(following)
+            num_recent += bool(following) and following == most_recent[:1]
+            # whatever was noted, the match occurs before the tokens that are said to follow it
+            whole = [*read[end - match.length :], *following]
+            assert any(read[start : start + len(whole)] == whole for start in range(end))
+    assert num_matches > 1000
+    assert num_recent == num_matches if noted == 1000 else num_recent > 0.95 * num_matches
+
+
+def test_a_text_that_repeats_itself_goes_on_with_its_period(loops: str) -> None:
+    assert SuffixAutomaton([1, 2, 3, 9, 8, 7, 1, 2, 3]).recent_continuation(9) == [9, 8, 7, 1, 2, 3]
+    assert SuffixAutomaton([5, 1, 2, 3, 1, 2, 3]).recent_continuation(7) == [1, 2, 3, 1, 2, 3, 1]
+    assert SuffixAutomaton([4] * 10).recent_continuation(3) == [4] * 3
+    assert SuffixAutomaton([6, 4, 4]).recent_continuation(3) == [4] * 3
+    assert SuffixAutomaton([1, 2, 3]).recent_continuation(3) == []
+    assert SuffixAutomaton().recent_continuation(3) == []
+
+
 def test_both_ways_of_running_build_the_same_automaton(monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     from outpace.indexes.compiled_loops import CompiledLoop
 
@@ -87,7 +131,7 @@ def test_memory_grows_with_the_text_and_is_what_the_arrays_have() -> None:
         automaton = SuffixAutomaton(np.random.default_rng(0).integers(0, 100, size).tolist())
         arrays = [automaton.text, automaton.states, automaton.edges, *automaton.map, automaton.fields]
         assert automaton.nbytes == sum(array.nbytes for array in arrays)
-        assert automaton.nbytes <= 8192 + 250 * size
+        assert automaton.nbytes <= 9216 + 258 * size
 
 
 def test_the_pointer_has_the_longest_end_that_occurs_in_the_corpus(

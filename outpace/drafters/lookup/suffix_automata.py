@@ -36,6 +36,9 @@ class SuffixAutomatonLookup:
     plan; a match in the text gives a chain, one in the corpus a tree. `min_ngram` > 0, for use with a second
     drafter where there is no match: shorter matches are ignored (for the corpus, the length minus `bias`
     counts), and every draft is a chain as long as the plan's depth.
+
+    `recent`: the text goes on as after the most recent occurrence of the suffix, not as after its first one;
+    where the text repeats itself with a period that the match covers, the draft goes on with it.
     """
 
     learns_across_rows = False
@@ -47,6 +50,7 @@ class SuffixAutomatonLookup:
         min_ngram: int = 0,
         bias: int = 5,
         length_offset: int = 1,
+        recent: bool = False,
     ) -> None:
         if min(min_ngram, bias, length_offset) < 0:
             raise ValueError(
@@ -59,6 +63,7 @@ class SuffixAutomatonLookup:
             bias,
             length_offset,
         )
+        self._recent = recent
         self._requests = RequestMemory(Request)
 
     def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
@@ -90,7 +95,9 @@ class SuffixAutomatonLookup:
             else min(max_tokens, self._length_offset + GROWTH * (corpus_length if corpus else own_length))
         )
         if corpus is None:
-            return chain(request.own.continuation(size), own_length, stop)
+            own = request.own
+            following = own.recent_continuation(size) if self._recent else own.continuation(size)
+            return chain(following, own_length, stop)
         if self._min_ngram:
             return chain(corpus.continuation(request.pointer, size), corpus_length, stop)
         return within(corpus.continuation_tree(request.pointer, size, PER_DEPTH), max_tokens)

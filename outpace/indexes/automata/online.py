@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -14,13 +15,16 @@ from outpace.indexes.tables.hash_map import HashMap, find, put
 Ints = NDArray[np.int32]
 Keys = NDArray[np.int64]
 # columns of a state (state 0 is the empty string): suffix link, length of its longest string, index of the
-# last token of that string's first occurrence, first edge
-LINK, LENGTH, END, EDGES = range(4)
+# last token of that string's first occurrence, first edge, index of the last token of a later occurrence
+LINK, LENGTH, END, EDGES, RECENT = range(5)
 TOKEN, TARGET, NEXT = range(3)  # columns of an edge: token, state it leads to, next edge of its source state
 # scalars of the automaton: sizes; the state of the whole text; state and length of the current match
 NUM_TOKENS, NUM_STATES, NUM_EDGES, LAST, STATE, MATCHED = range(6)
 LOW = 0xFFFFFFFF  # mask of the token in a key of the edge map, source state << 32 | token
 MAX_TOKENS = (1 << 31) // 3  # up to three edges per token, and edge indices are int32
+# States per token whose most recent occurrence is noted: that of the match, and the shorter suffixes above
+# it. Noting all of them could take as many steps per token as the text has tokens.
+NOTED = 4
 
 
 class Match(NamedTuple):
@@ -38,8 +42,8 @@ class SuffixAutomaton:
 
     def __init__(self, tokens: Tokens = ()) -> None:
         self.text = np.zeros(64, np.int32)
-        self.states = np.zeros((128, 4), np.int32)
-        self.states[0] = -1, 0, -1, -1
+        self.states = np.zeros((128, 5), np.int32)
+        self.states[0] = -1, 0, -1, -1, -1
         self.edges = np.zeros((192, 3), np.int32)
         self.map = HashMap.empty(192)
         self.fields = np.zeros(6, np.int32)
@@ -113,6 +117,22 @@ class SuffixAutomaton:
         start = int(_match_end(self.states, state, len(self) - max_tokens)) + 1
         return self.text[start : min(start + max_tokens, len(self))].tolist()
 
+    def recent_continuation(self, max_tokens: int) -> list[int]:
+        """Up to `max_tokens` tokens after the most recent occurrence of the match that was noted; [] if there
+        is no match.
+
+        If the match is at least as long as the distance to that occurrence, the text repeats itself, and the
+        tokens go on with that period beyond its end.
+        """
+        state, length = int(self.fields[STATE]), int(self.fields[MATCHED])
+        if not length:
+            return []
+        start = int(self.states[state, RECENT]) + 1
+        following = self.text[start : min(start + max_tokens, len(self))].tolist()
+        if len(following) < max_tokens and length >= len(following):
+            following = list(islice(cycle(following), max_tokens))
+        return following
+
     def _walk(self, assumed: Tokens) -> tuple[int, int]:
         state, length = int(self.fields[STATE]), int(self.fields[MATCHED])
         if not len(assumed):
@@ -165,9 +185,19 @@ def _new_state(states: Ints, fields: Ints, length: int, end: int) -> int:
     fields[NUM_STATES] = state + 1
     states[state, LINK] = 0
     states[state, LENGTH] = length
-    states[state, END] = end
+    states[state, END] = states[state, RECENT] = end
     states[state, EDGES] = -1
     return state
+
+
+@compiled_loop
+def _note(states: Ints, state: int, end: int) -> None:
+    """Note that the strings of this state and of some above it have ended at this index."""
+    for _ in range(NOTED):
+        if state <= 0:
+            break
+        states[state, RECENT] = end
+        state = states[state, LINK]
 
 
 @compiled_loop
@@ -181,6 +211,7 @@ def _split(
     while edge >= 0:
         _connect(states, edges, keys, values, fields, clone, edges[edge, TOKEN], edges[edge, TARGET])
         edge = edges[edge, NEXT]
+    states[clone, RECENT] = states[state, RECENT]
     states[clone, LINK] = states[state, LINK]
     states[state, LINK] = clone
     while above >= 0:
@@ -199,6 +230,8 @@ def _extend(
     matched_state, matched = fields[STATE] + 0, fields[MATCHED] + 0
     for index in range(len(tokens)):
         token = tokens[index]
+        # noted a token late: the match is a suffix of the text, and its own occurrence there is no earlier one
+        _note(states, matched_state, fields[NUM_TOKENS] - 1)
         matched_state, matched = _walk(
             states, edges, keys, values, matched_state, matched, tokens[index : index + 1]
         )
@@ -217,6 +250,9 @@ def _extend(
             if states[below, LENGTH] != states[above, LENGTH] + 1:
                 below = _split(states, edges, keys, values, fields, above, below, token)
             states[new, LINK] = below
+        # if the match's state was split, the match is a string of the clone, which its link leads to
+        while matched_state > 0 and states[states[matched_state, LINK], LENGTH] >= matched:
+            matched_state = states[matched_state, LINK]
         fields[NUM_TOKENS] = size + 1
         fields[LAST] = new
     fields[STATE] = matched_state

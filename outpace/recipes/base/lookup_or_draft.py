@@ -54,6 +54,6 @@ def lookup_or_draft(
         raise ValueError("draft and head are two drafters of the chain: give one of them")
     if depth < 1:
         raise ValueError(f"depth is {depth}: use 1 or more, or the method prompt-lookup")
-    lookup = SuffixAutomatonLookup(length_offset=lookup_depth)
+    lookup = SuffixAutomatonLookup(min_ngram=1, recent=True)  # min_ngram: of at least one token
     controller = SourceChoice(lookup_depth, depth, target.sizes, target.chain_sizes)
     return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)

@@ -70,7 +70,7 @@ def auto(
         first_layers = without(target, SkipSet.after(exit_layer, num_layers(target)))
         drafter = SelfDraft(DraftModel(first_layers, carried_layer=first_layers.carried_layer))
     corpus = store.open_index(StaticAutomaton, index, target.vocab)
-    lookup = SuffixAutomatonLookup(corpus, min_ngram=1)  # of at least one token: drafts are chains
+    lookup = SuffixAutomatonLookup(corpus, min_ngram=1, recent=True)  # of at least one token: chains
     model_depth = 0 if isinstance(drafter, NoDraft) else depth
     controller = SourceChoice(lookup_depth, model_depth, target.sizes, target.chain_sizes)
     return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)
