@@ -194,6 +194,22 @@ def test_short_chains_of_one_row_have_graphs_of_fixed_sizes(tiny, monkeypatch):
         assert list(cache.requests) == [0]
 
 
+def test_attention_gets_the_longest_text_rounded_up(tiny):
+    """OpenVINO generates kernels anew for each new length. Texts around the powers of two agree with eager."""
+    model = tiny("llama", max_position_embeddings=2048).float()
+    targets = HFTarget(copy.deepcopy(model)), HFTarget(model, compile=True)
+    for lengths, given in (((9,), 512), ((500,), 512), ((510,), 1024), ((1030,), 2048), ((300, 700), 1024)):
+        slots, texts = tuple(range(len(lengths))), [some(length, length) for length in lengths]
+        caches = [target.open(len(slots), 1100) for target in targets]
+        tree = TokenTree(some(6 * len(slots), 1), Forest.chain((5,) * len(slots)))
+        scored = []
+        for target, cache in zip(targets, caches, strict=True):
+            prefill(target, [text[:-1] for text in texts], slots, cache)
+            scored.append(target.score(tree, slots, cache).logits)
+        assert (scored[0] - scored[1]).abs().max() < ROUNDING
+        assert {int(each._inputs._longest.array) for each in caches[1].requests.values()} >= {given}
+
+
 def test_sizes_follow_the_times_that_were_measured(tiny, monkeypatch):
     """All are run at loading, and outputs of layers that are added later leave them as they are."""
     measured, run = [], []

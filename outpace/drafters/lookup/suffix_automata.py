@@ -64,6 +64,7 @@ class SuffixAutomatonLookup:
             length_offset,
         )
         self._recent = recent
+        SuffixAutomaton((0, 0))  # loads the compiled loops, which takes longer than many requests
         self._requests = RequestMemory(Request)
 
     def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:

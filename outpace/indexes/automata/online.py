@@ -230,7 +230,7 @@ def _extend(
     matched_state, matched = fields[STATE] + 0, fields[MATCHED] + 0
     for index in range(len(tokens)):
         token = tokens[index]
-        # noted a token late: the match is a suffix of the text, and its own occurrence there is no earlier one
+        # a token late, as the match at the end of the text is itself no earlier occurrence
         _note(states, matched_state, fields[NUM_TOKENS] - 1)
         matched_state, matched = _walk(
             states, edges, keys, values, matched_state, matched, tokens[index : index + 1]

@@ -22,6 +22,11 @@ from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.runtime import InputTensor, shared
 from outpace.models.openvino.size_policy import SizeChoice, SizePolicy
 
+# Whenever the longest text in the KV cache passes a multiple of 32 tokens for the first time, OpenVINO
+# generates the attention kernels of a graph anew, which takes about a millisecond per layer. So the length
+# that it gets is rounded up to a power of two, at least this one, for which they are generated at loading.
+# It bounds buffers and loops; forwards take no longer with a larger one.
+LEAST_LENGTH = 512
 # numpy arrays, because every torch call between two forwards takes measurable time
 Array = numpy.ndarray[Any, Any]
 
@@ -146,7 +151,7 @@ class RequestInputs:
             values[:] = table[start : start + size]
         self._lengths.take(1)[0] = start
         self._begins.take(2)[:] = 0, size
-        self._longest.take()[...] = start + size
+        self._longest.take()[...] = _rounded_up(start + size)
         if self._features is not None:
             inputs = self._features.take(1, size, self._feature_size)[0]
             inputs[0], inputs[1:] = features, 0
@@ -193,7 +198,7 @@ class RequestInputs:
             end += num
             lengths[index], begins[index + 1] = part.start, end
             longest = max(longest, part.start + num)
-        self._longest.take()[...] = longest
+        self._longest.take()[...] = _rounded_up(longest)
 
     def _write_rows(self, rows: tuple[int, ...]) -> None:
         """Write the blocks of these slots, unless they are those of the last inference."""
@@ -242,3 +247,8 @@ class RequestInputs:
             keep[:] = self._count[: len(keep)]
         else:
             keep[num:], keep[:num] = 0, kept
+
+
+def _rounded_up(length: int) -> int:
+    """The smallest power of two that is at least `length` and LEAST_LENGTH."""
+    return max(LEAST_LENGTH, 1 << (length - 1).bit_length())

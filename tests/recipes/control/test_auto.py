@@ -130,7 +130,7 @@ def test_with_a_model_it_drafts_where_nothing_repeats() -> None:
 
 
 def test_a_useless_model_is_tried_seldom() -> None:
-    drafted = steps([3], target=TableTarget(VOCAB, seed=1, order=2), draft=UNLIKE, tokens=400)
+    drafted = steps([3], target=TableTarget(VOCAB, seed=1, order=2), draft=UNLIKE, tokens=3000)
     later = [bool(step.draft.forwards) for step in drafted[100:]]
     assert 0 < sum(later) < 0.1 * len(later)
 
