@@ -195,7 +195,7 @@ def test_short_chains_of_one_row_have_graphs_of_fixed_sizes(tiny, monkeypatch):
 
 
 def test_attention_gets_the_longest_text_rounded_up(tiny):
-    """OpenVINO generates kernels anew for each new length. Texts around the powers of two agree with eager."""
+    """OpenVINO generates kernels anew for new lengths. Around the powers of two, logits agree with eager."""
     model = tiny("llama", max_position_embeddings=2048).float()
     targets = HFTarget(copy.deepcopy(model)), HFTarget(model, compile=True)
     for lengths, given in (((9,), 512), ((500,), 512), ((510,), 1024), ((1030,), 2048), ((300, 700), 1024)):
