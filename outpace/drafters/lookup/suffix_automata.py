@@ -85,7 +85,7 @@ class SuffixAutomatonLookup:
         self._requests.release(slots)
 
     def _following(self, request: Request, max_tokens: int, stop: Sequence[int]) -> CandidateTree:
-        own_length, corpus_length = request.own.match().length, request.pointer.length
+        own_length, corpus_length = request.own.matched, request.pointer.length
         biased_length = corpus_length - self._bias
         if max_tokens < 1 or max(own_length, biased_length) < self._min_ngram:
             return NO_CANDIDATES

@@ -83,7 +83,7 @@ def first_found(ctx: Context, found: Sequence[CandidateTree], fallback: Drafter,
 
 def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> CandidateTree:
     """The tokens as a chain, up to and including the first stop token; NO_CANDIDATES if there are none."""
-    size = next((length for length, token in enumerate(tokens, 1) if token in stop), len(tokens))
+    size = min([tokens.index(token) + 1 for token in stop if token in tokens], default=len(tokens))
     return (
         CandidateTree(list(tokens[:size]), list(range(-1, size - 1)), [1.0] * size, matched)
         if size

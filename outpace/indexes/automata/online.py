@@ -55,6 +55,11 @@ class SuffixAutomaton:
         return int(self.fields[NUM_TOKENS])
 
     @property
+    def matched(self) -> int:
+        """Length of the longest suffix of the text that also occurs earlier in it, in tokens."""
+        return int(self.fields[MATCHED])
+
+    @property
     def num_states(self) -> int:
         return int(self.fields[NUM_STATES])
 
@@ -124,7 +129,7 @@ class SuffixAutomaton:
         If the match is at least as long as the distance to that occurrence, the text repeats itself, and the
         tokens go on with that period beyond its end.
         """
-        state, length = int(self.fields[STATE]), int(self.fields[MATCHED])
+        state, length = self.fields[STATE : MATCHED + 1].tolist()
         if not length:
             return []
         start = int(self.states[state, RECENT]) + 1
