@@ -101,6 +101,20 @@ def test_a_draft_ends_where_the_text_would() -> None:
     assert found.tokens == [3, 0]
 
 
+def test_recent_lookups_continue_the_last_occurrence_and_its_period() -> None:
+    first, recent = (SuffixAutomatonLookup(min_ngram=1, recent=each) for each in (False, True))
+    text = [1, 2, 8, 8, 1, 2, 9, 9, 1, 2]
+    (before,), (after,) = (each.look_up(context(text), Plan((2,))) for each in (first, recent))
+    assert (before.tokens, after.tokens) == ([8, 8], [9, 9]) and before.matched == after.matched == 2
+    for lookup in (first, recent):
+        lookup.release([0])
+    [after] = recent.look_up(context([5, 1, 2, 3, 1, 2, 3]), Plan((7,)))
+    assert after.tokens == [1, 2, 3, 1, 2, 3, 1]
+    recent.release([0])
+    [after] = recent.look_up(context([5, 1, 0, 1, 0], stop=(0,)), Plan((7,)))
+    assert after.tokens == [1, 0]
+
+
 def test_copying_takes_long_steps() -> None:
     steps = run(sam_decoding.build(counting(VOCAB)), [*range(VOCAB), 0, 1])
     assert sum(len(step.generated[0]) for step in steps) / len(steps) > 10
