@@ -150,8 +150,8 @@ STEPS: dict[str, tuple[str, str]] = {
         )
         for name, options in WEIGHTS.items()
     },
-    "auto/auto-cpu.json": ("bench", f"{AUTO} --num-prompts 8"),
-    "auto/auto-113m-cpu.json": ("bench", f"{WIDER_PAIR} {AUTO} --num-prompts 6"),
+    "auto/auto-cpu.json": ("bench", f"{AUTO} --num-prompts 16"),
+    "auto/auto-113m-cpu.json": ("bench", f"{WIDER_PAIR} {AUTO} --num-prompts 12"),
     "self-speculation/self-speculation-113m-cpu.json": (
         "bench",
         f"--target out/models/layerskip-113m {SELF_SPECULATION}",
