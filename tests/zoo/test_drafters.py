@@ -36,7 +36,7 @@ def runs(monkeypatch) -> list:
         write_files(output, {"method": method}, weights)
 
     monkeypatch.setattr(drafters, "train", train)
-    monkeypatch.setattr(drafters.outpace, "load", lambda name, dtype: name)
+    monkeypatch.setattr(drafters.outpace, "load", lambda name, **_: name)
     monkeypatch.setattr(drafters, "write_prompts", lambda path, number, seed, kinds: path.write_text(""))
     return found
 
@@ -46,22 +46,28 @@ def test_each_drafter_is_trained_once_after_the_one_it_begins_with(runs, tmp_pat
     folders = [(method, name, head) for method, name, head, _, _ in runs]
     assert folders == [
         ("eagle", "eagle-2", None),
-        ("hass", "hass-2", str(tmp_path / "eagle-2")),
+        ("hass", "hass-first-2", str(tmp_path / "eagle-2")),
+        ("hass", "hass-2", str(tmp_path / "hass-first-2")),
         ("distillspec", "draft-2", None),
     ]
-    assert {captured for *_, captured, _ in runs} == {tmp_path / "captured"}
+    assert [(captured.name, config.texts) for *_, captured, config in runs] == [
+        ("captured-3000", 3000),
+        ("captured-3000", 3000),
+        ("captured-12000", 12_000),
+        ("captured-3000", 3000),
+    ]
     drafters.main(["layerskip"], tmp_path, seed=0, threads=1, install=False)
     assert runs.pop()[3] == tmp_path / "layerskip" / "work"
     assert all(config.seed == 2 and config.answers.seed == 0 for *_, config in runs)
     drafters.main(["hass"], tmp_path, seed=2, threads=1, install=False)
-    assert len(runs) == 3
+    assert len(runs) == 4
 
 
 def test_only_heads_are_installed(runs, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(drafters, "HEADS", tmp_path / "heads")
-    drafters.main(["medusa", "hass", "draft"], tmp_path / "out", seed=0, threads=1, install=True)
+    drafters.main(["medusa", "hass-first", "hass", "draft"], tmp_path / "out", seed=0, threads=1, install=True)
     assert sorted(path.name for path in (tmp_path / "heads").iterdir()) == ["hass", "medusa"]
-    for name, start in (("medusa", None), ("hass", "zoo:eagle")):  # no folder of this machine
+    for name, start in (("medusa", None), ("hass", "hass-first")):  # no folder of this machine
         place = tmp_path / "heads" / name
         config, weights = read_files(place)
         assert config == {"method": name} and list(weights) == ["fc.weight"]
