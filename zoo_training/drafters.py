@@ -1,8 +1,8 @@
 """Trains drafters for the zoo's target: `python -m zoo_training.drafters --output DIR [NAME ...]`.
 
-Most learn from the same prompts, answers and hidden states, which are made once and kept in DIR/captured-3000.
-A run that was stopped goes on. With `--install` the files of a head, or of an adapter
-that changes the target, are copied into the package.
+Most learn from the same prompts, answers and hidden states, which are made once and kept in
+DIR/captured-3000. A run that was stopped goes on. With `--install` the files of a head, or of an adapter that
+changes the target, are copied into the package.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ def test_each_drafter_is_trained_once_after_the_one_it_begins_with(runs, tmp_pat
 
 def test_only_heads_are_installed(runs, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(drafters, "HEADS", tmp_path / "heads")
-    drafters.main(["medusa", "hass-first", "hass", "draft"], tmp_path / "out", seed=0, threads=1, install=True)
+    names = ["medusa", "hass-first", "hass", "draft"]
+    drafters.main(names, tmp_path / "out", seed=0, threads=1, install=True)
     assert sorted(path.name for path in (tmp_path / "heads").iterdir()) == ["hass", "medusa"]
     for name, start in (("medusa", None), ("hass", "hass-first")):  # no folder of this machine
         place = tmp_path / "heads" / name
