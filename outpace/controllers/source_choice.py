@@ -18,10 +18,10 @@ from outpace.controllers.step_cost import StepCost
 from outpace.core.context import Context
 from outpace.core.contracts import Found, LookUp, Plan, Step, Want
 
-# Lengths of the draft model's first drafts, in tokens; none is longer than the `depth` of the method. Several
-# lengths are used so that the time of one draft forward can be told from the fixed time of a draft. Five
-# comes most often: a compiled target pads a forward over the root and up to five draft tokens to six tokens,
-# so shorter drafts save no time in the target.
+# Lengths of the draft model's first nine drafts, in tokens, limited to the method's `depth`. Drafts of
+# several lengths are timed because the time of a draft is fitted as a fixed part plus a part per draft token.
+# Most have five tokens: compiled targets verify drafts of one to five tokens in a forward padded to six, so a
+# shorter draft would not make verification faster.
 FIRST_DEPTHS = (5, 5, 4, 5, 5, 3, 5, 5, 4)
 TRY_AFTER = 8  # steps without a draft of the model after which one may be tried
 EXPLORING = 0.02  # share of the tokens that such drafts may be expected to lose

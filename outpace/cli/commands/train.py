@@ -94,7 +94,8 @@ def train(
         for name, value in all_settings(config).items():
             typer.echo(f"{name}={_text(value)}")
         return
-    # `run` checks the same after the target is loaded, and loading a large target can take minutes
+    # Before the target is loaded, which can take minutes: wrong arguments are reported at once. `run` repeats
+    # these checks for callers from Python.
     check_start(method, draft, head, general)
     if not dry_run:
         processes()

@@ -37,8 +37,8 @@ class SuffixAutomatonLookup:
     drafter where there is no match: shorter matches are ignored (for the corpus, the length minus `bias`
     counts), and every draft is a chain as long as the plan's depth.
 
-    `recent`: the text goes on as after the most recent occurrence of the suffix, not as after its first one;
-    where the text repeats itself with a period that the match covers, the draft goes on with it.
+    `recent`: the draft is what followed the most recent occurrence of the suffix, in place of the first
+    one. If the text repeats with a period no longer than the match, the draft repeats that period.
     """
 
     learns_across_rows = False

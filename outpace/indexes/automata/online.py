@@ -15,15 +15,17 @@ from outpace.indexes.tables.hash_map import HashMap, find, put
 Ints = NDArray[np.int32]
 Keys = NDArray[np.int64]
 # columns of a state (state 0 is the empty string): suffix link, length of its longest string, index of the
-# last token of that string's first occurrence, first edge, index of the last token of a later occurrence
+# last token of that string's first occurrence, first edge, index of the last token of its latest occurrence
+# of which RECENT was updated
 LINK, LENGTH, END, EDGES, RECENT = range(5)
 TOKEN, TARGET, NEXT = range(3)  # columns of an edge: token, state it leads to, next edge of its source state
 # scalars of the automaton: sizes; the state of the whole text; state and length of the current match
 NUM_TOKENS, NUM_STATES, NUM_EDGES, LAST, STATE, MATCHED = range(6)
 LOW = 0xFFFFFFFF  # mask of the token in a key of the edge map, source state << 32 | token
 MAX_TOKENS = (1 << 31) // 3  # up to three edges per token, and edge indices are int32
-# States per token whose most recent occurrence is noted: that of the match, and the shorter suffixes above
-# it. Noting all of them could take as many steps per token as the text has tokens.
+# RECENT is updated for this many states per token: the state of the matched suffix, and those of shorter
+# suffixes, which its suffix links lead to. There can be as many such states as the text has tokens, so
+# updating all of them would be slow.
 NOTED = 4
 
 
@@ -123,11 +125,11 @@ class SuffixAutomaton:
         return self.text[start : min(start + max_tokens, len(self))].tolist()
 
     def recent_continuation(self, max_tokens: int) -> list[int]:
-        """Up to `max_tokens` tokens after the most recent occurrence of the match that was noted; [] if there
-        is no match.
+        """Up to `max_tokens` tokens that follow the latest known earlier occurrence of the match; [] if there
+        is no match. Occurrences may be missed (see NOTED); then an older one is used.
 
-        If the match is at least as long as the distance to that occurrence, the text repeats itself, and the
-        tokens go on with that period beyond its end.
+        If the match is at least as long as the number of tokens since that occurrence, the text has a period
+        of so many tokens, and the continuation repeats them until it has `max_tokens`.
         """
         state, length = self.fields[STATE : MATCHED + 1].tolist()
         if not length:
@@ -197,7 +199,7 @@ def _new_state(states: Ints, fields: Ints, length: int, end: int) -> int:
 
 @compiled_loop
 def _note(states: Ints, state: int, end: int) -> None:
-    """Note that the strings of this state and of some above it have ended at this index."""
+    """Set RECENT of this state, and of the next ones along its suffix links, to the index `end`."""
     for _ in range(NOTED):
         if state <= 0:
             break
@@ -235,7 +237,7 @@ def _extend(
     matched_state, matched = fields[STATE] + 0, fields[MATCHED] + 0
     for index in range(len(tokens)):
         token = tokens[index]
-        # a token late, as the match at the end of the text is itself no earlier occurrence
+        # of the match before this token: its own position must not be found as an earlier occurrence of it
         _note(states, matched_state, fields[NUM_TOKENS] - 1)
         matched_state, matched = _walk(
             states, edges, keys, values, matched_state, matched, tokens[index : index + 1]
@@ -255,7 +257,8 @@ def _extend(
             if states[below, LENGTH] != states[above, LENGTH] + 1:
                 below = _split(states, edges, keys, values, fields, above, below, token)
             states[new, LINK] = below
-        # if the match's state was split, the match is a string of the clone, which its link leads to
+        # adding the token may have split the matched state: its strings of at most `matched` tokens are now
+        # in a new state, to which its suffix link leads
         while matched_state > 0 and states[states[matched_state, LINK], LENGTH] >= matched:
             matched_state = states[matched_state, LINK]
         fields[NUM_TOKENS] = size + 1

@@ -6,8 +6,8 @@ which drafts what it chooses. Reuses: SuffixAutomatonLookup, DraftModel, Feature
 Rejection. It combines SAM Decoding's lookup with SmartSpec's goodput; SAM Decoding itself uses a match
 of at least a fixed length.
 
-The lookup continues the most recent occurrence of the longest repeated suffix. Where the text repeats itself
-with a period that the suffix covers, it drafts on with that period.
+A looked-up draft is what followed the most recent earlier occurrence of the longest suffix of the text that
+has one. If the text repeats with a period no longer than that suffix, the draft repeats that period.
 
 Exact at any temperature: before a token of the step is drawn it is decided, from committed tokens, earlier
 steps and measured times, whether a row's draft is looked up or drawn, and how long it is. Since times are

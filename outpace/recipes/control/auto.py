@@ -11,8 +11,8 @@ a draft model nor a head is given.
 With an `index` the continuation comes from a corpus where the match there is longer than the one in the text
 by more than five tokens.
 
-The lookup continues the most recent occurrence of the longest repeated suffix. Where the text repeats itself
-with a period that the suffix covers, it drafts on with that period.
+A looked-up draft is what followed the most recent earlier occurrence of the longest suffix of the text that
+has one. If the text repeats with a period no longer than that suffix, the draft repeats that period.
 
 Exact at any temperature: before a token of the step is drawn it is decided, from committed tokens, earlier
 steps and measured times, what drafts and how much. Since times are measured, two runs with the same seed may
