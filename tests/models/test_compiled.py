@@ -21,9 +21,9 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.models.hf import target as hf
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino import compiled
-from outpace.models.openvino.compiled import group_rows
 from outpace.models.openvino.infer_request import InferRequest, row_tokens_of
 from outpace.models.openvino.request_inputs import RowTokens
+from outpace.models.openvino.row_groups import group_rows
 from outpace.models.openvino.size_policy import SizeTimes, policy_by_weights
 from outpace.models.threads import num_cpus
 from tests.tiers import slow

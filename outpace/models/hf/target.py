@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from outpace.core.contracts import NOTHING, Cache, Carry, Choose, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.checkpoint import load_checkpoint
+from outpace.models.compiling import compiled
 from outpace.models.cuda_graphs.graph_replay import GraphReplay
 from outpace.models.hf.contiguous_cache import ContiguousCache
 from outpace.models.hf.eight_bits import FORMATS
@@ -31,7 +32,7 @@ from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
-from outpace.models.openvino.compiled import CompiledForward, OnStage, compiled
+from outpace.models.openvino.compiled import CompiledForward, OnStage
 from outpace.models.openvino.compressed_weights import CompressedWeights, compress
 from outpace.models.slim.forward_after import ForwardAfter
 from outpace.models.unsupported import attends_by_cache_slot, refuse, rope_limit

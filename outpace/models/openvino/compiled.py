@@ -5,7 +5,6 @@ The tokens of all rows share one inference, up to `MAX_TOKENS` tokens.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
@@ -16,8 +15,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import NOTHING, Choose, Want
-from outpace.models.cuda_graphs.graph_replay import GraphReplay, record_graph
+from outpace.core.contracts import Choose, Want
 from outpace.models.hf.contiguous_cache import ContiguousCache
 from outpace.models.hf.eight_bits import NUM_BYTES, from_rows, to_rows
 from outpace.models.hf.forward import Forward
@@ -31,8 +29,8 @@ from outpace.models.openvino.paged_attention import BLOCK_SIZE, PAGED_INPUTS
 from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.openvino.request_inputs import RowTokens
 from outpace.models.openvino.rotary import PositionTables
+from outpace.models.openvino.row_groups import group_rows
 from outpace.models.openvino.runtime import (
-    HINTS,
     build,
     convert,
     fix_batch_of_one,
@@ -49,8 +47,6 @@ from outpace.models.openvino.size_policy import (
     policy_of,
 )
 
-# tree attention mask of the nodes (rows) in `check`
-TREE = torch.tensor(((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1)), dtype=torch.bool)
 STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
 # Besides the graph for any number of tokens there are graphs compiled for exactly 1, 6, 11 and 16 tokens of
 # one row in causal order: OpenVINO runs fixed shapes faster, and these inferences never change their size.
@@ -69,77 +65,6 @@ ROUNDS, REPEATS, SECONDS, SHARE = 6, 2, 0.3, 0.1
 # as several steps of a small model. One that was closed is used again unless it is larger than this.
 KEPT_BYTES = 1 << 26
 OnStage = Callable[[str], None]
-
-
-def compiled(
-    forward: Forward,
-    on_stage: OnStage = lambda stage: None,
-    *,
-    trees: bool = True,
-    hidden: frozenset[int] = frozenset(),  # layers whose outputs the graph has from the beginning
-    weights: CompressedWeights | None = None,  # of the model
-    cache_in_8_bits: bool = False,  # the KV cache of forwards on a CPU
-    num_threads: int | None = None,  # of forwards on a CPU; None: as many as torch has now
-) -> CompiledForward | GraphReplay | Forward:
-    """Compile a model's forwards with OpenVINO (CPU) or CUDA graphs. If that fails, warn with the reason and
-    return the eager forwards. ValueError for an unsupported dtype, ModuleNotFoundError without OpenVINO."""
-    name, dtype = type(forward.model).__name__, forward.model.dtype
-    on_cpu = forward.device.type == "cpu"
-    if on_cpu:
-        if dtype not in HINTS:
-            known = f"compiling does not support {str(dtype).removeprefix('torch.')}"
-            raise ValueError(f"{known}: load {name} in float32 or bfloat16")
-        openvino()
-    try:
-        made = (
-            CompiledForward(
-                forward, on_stage, hidden, weights, cache_in_8_bits=cache_in_8_bits, num_threads=num_threads
-            )
-            if on_cpu
-            else GraphReplay(forward, record_graph)
-        )
-        on_stage(STAGES[4])
-        check(made, forward, trees=trees)
-        return made
-    except Exception as error:  # tracing runs the model's own code, which may raise anything
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        why = lines[-1][:200]  # the last line of OpenVINO's messages is the cause
-        warnings.warn(f"{name} cannot be compiled and runs eagerly: {why}", stacklevel=3)
-        return forward
-
-
-@torch.no_grad()
-def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool) -> None:
-    """Raise ValueError unless compiled and eager logits agree in four forwards: a prompt; one token after it;
-    three tokens after it; and a batch of two rows, a draft tree after that prompt (a chain without `trees`)
-    and another prompt."""
-    vocab = forward.model.config.get_text_config().vocab_size
-    tree = RowInputs(0, 9, 13, 9, torch.tensor((0, 1, 1, 2)), TREE, 11)
-    chains = [RowInputs(0, 9, end, 9, top=end - 1) for end in (10, 12)]
-    text, other = RowInputs(0, 0, 9, 0, top=8), RowInputs(1, 0, 6, 0, top=5)
-    in_8_bits = isinstance(made, CompiledForward) and made.cache_in_8_bits
-    caches = (
-        made.open(2, 13),
-        ContiguousCache(forward.planes, 2, 13, forward.device, in_8_bits=in_8_bits),
-    )
-    last = tree if trees else RowInputs(0, 9, 13, 9, top=12)
-    for rows in ([text], *[[chain] for chain in chains], [last, other]):
-        sizes = [row.end - row.start for row in rows]
-        for cache in caches:
-            for row in rows:
-                cache.reserve(row.slot, row.end)
-        tokens = torch.cat([torch.arange(row.start, row.end) * (7 + row.slot) % vocab for row in rows])
-        features = None
-        if feature_size := getattr(forward.model, "feature_size", 0):  # of a draft head
-            features = torch.linspace(-1, 1, feature_size * len(tokens)).view(len(tokens), -1)
-        ours, theirs = (
-            reader.read(rows, sizes, tokens, cache, NOTHING, logits=True, features=features).logits
-            for reader, cache in zip((made, forward), caches, strict=True)
-        )
-        assert ours is not None and theirs is not None
-        error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
-        if not error <= (1e-3 if theirs.dtype == torch.float32 else 0.1):
-            raise ValueError(f"its compiled logits differ from the eager ones (by {error:.0%})")
 
 
 class CompiledForward:
@@ -406,49 +331,3 @@ class CompiledForward:
 def _chain(cache: PagedCache, size: int, features: int) -> RowTokens:
     states = numpy.zeros((size, features), numpy.float32) if features else None
     return RowTokens(0, 0, numpy.zeros(size, numpy.int64), cache.position_ids[:size], None, size, states)
-
-
-def group_rows(parts: list[RowTokens]) -> list[list[RowTokens]]:
-    """Divide the rows' tokens among forwards in which no row occurs twice. A forward has at most `MAX_TOKENS`
-    tokens, for which long chains are split; only a tree that is larger has a forward of its own."""
-    groups: list[list[RowTokens]] = []
-    remaining = 0
-    for part in parts:
-        for piece in _pieces(part, remaining):
-            size = len(piece.tokens)
-            if size > remaining or not groups or groups[-1][-1].slot == piece.slot:
-                groups.append([])
-                remaining = MAX_TOKENS
-            groups[-1].append(piece)
-            remaining -= size
-    return groups
-
-
-def _pieces(part: RowTokens, remaining: int) -> list[RowTokens]:
-    """The tokens of one row, split into pieces if they are a chain of more than `remaining` tokens: the first
-    of `remaining` tokens (MAX_TOKENS if that is 0), the others of at most MAX_TOKENS."""
-    total = len(part.tokens)
-    if part.seen is not None or total <= remaining:
-        return [part]
-    bounds, at = [0], remaining if remaining else min(total, MAX_TOKENS)
-    while at < total:
-        bounds.append(at)
-        at += MAX_TOKENS
-    bounds.append(total)
-    pieces = []
-    for start, end in zip(bounds, bounds[1:], strict=False):
-        num = max(0, min(end, total) - max(start, total - part.num))
-        inside = slice(start, end)
-        states = None if part.features is None else part.features[inside]
-        pieces.append(
-            RowTokens(
-                part.slot,
-                part.start + start,
-                part.tokens[inside],
-                part.positions[inside],
-                None,
-                num,
-                states,
-            )
-        )
-    return pieces

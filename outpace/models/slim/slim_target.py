@@ -10,10 +10,11 @@ from torch import Tensor
 from outpace.core.contracts import Cache, Want
 from outpace.core.skip_set import SkipSet
 from outpace.core.tree import TokenTree
+from outpace.models.compiling import compiled
 from outpace.models.hf.forward import Forward
 from outpace.models.hf.kv_cache import EagerCache, SlotCache
 from outpace.models.hf.target import HFTarget
-from outpace.models.openvino.compiled import CompiledForward, compiled
+from outpace.models.openvino.compiled import CompiledForward
 from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.slim.cache_view import EagerView, PagedView
 from outpace.models.slim.skipped_modules import check_residual, skip
