@@ -32,6 +32,19 @@ class Capture:
     disk_gigabytes: float = 0.0  # most disk space for them; what exceeds it is computed in every step
 
 
+# names of functions of outpace.training.losses: what a draft model and a draft head may minimise
+DIVERGENCES = (
+    "forward_kl",
+    "reverse_kl",
+    "jensen_shannon",
+    "total_variation",
+    "total_variation_plus",
+    "negative_log_acceptance",
+    "lk_hybrid",
+)
+TOKEN_LOSSES = ("soft_cross_entropy", "total_variation", "negative_log_acceptance", "lk_hybrid")
+
+
 @dataclass(frozen=True)
 class Head:
     """The head itself."""
@@ -43,7 +56,8 @@ class Head:
     decay: float = 0.8  # weight of each further step over the one before (eagle3, medusa)
     noise: float = 0.2  # width of the uniform noise on features, divided by length / 512 (eagle, hass)
     feature_weight: float = 1.0  # of the distance between features (eagle, hass)
-    token_weight: float = 0.1  # of the cross entropy beside it (eagle, hass)
+    token_weight: float = 0.1  # of the loss of token probabilities beside it (eagle, hass)
+    token_loss: str = "soft_cross_entropy"  # that loss: one of TOKEN_LOSSES (eagle, hass, eagle3)
     top_k: int = 10  # tokens of the top-k loss (hass)
     num_heads: int = 5  # draft tokens that are learned (medusa, hydra, mlp-speculator, redrafter)
     # decoder layers (eagle, hass), or blocks of each head (medusa, hydra, redrafter)
@@ -57,7 +71,7 @@ class Head:
 class Distillation:
     """How a draft model learns from the target."""
 
-    divergence: str = "forward_kl"  # name of a function of outpace.training.losses (distillspec)
+    divergence: str = "forward_kl"  # one of DIVERGENCES (distillspec)
     on_policy: float = 0.5  # share of the batches that the draft answers (distillspec)
     on_policy_tokens: int = 64  # of these answers
     temperature: float = 1.0  # of both distributions
@@ -174,6 +188,11 @@ class TrainConfig:
         for name in ("unroll", "num_heads", "num_layers"):
             if getattr(self.head, name) < 1:
                 raise ConfigError(f"head.{name} is {getattr(self.head, name)}: it is at least 1")
+        if self.head.token_loss not in TOKEN_LOSSES:
+            raise ConfigError(f"head.token_loss is {self.head.token_loss}: use {' or '.join(TOKEN_LOSSES)}")
+        if self.distillation.divergence not in DIVERGENCES:
+            divergence = self.distillation.divergence
+            raise ConfigError(f"distillation.divergence is {divergence}: use {' or '.join(DIVERGENCES)}")
         if not self.answers.temperatures or min(self.answers.temperatures) < 0:
             raise ConfigError("answers.temperatures is a list of numbers of 0 or more, as in 0,0.7,1")
         for name in ("on_policy", "keep", "text_weight"):

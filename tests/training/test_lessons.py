@@ -27,7 +27,7 @@ from outpace.proof.models import transformers_models
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.answers import sampled
-from outpace.training.config import Distillation, EarlyExits, TrainConfig, changed
+from outpace.training.config import TOKEN_LOSSES, Distillation, EarlyExits, TrainConfig, changed
 from outpace.training.drafters import lesson, save, smaller, untrained
 from outpace.training.features import FeatureSource
 from outpace.training.lessons.adapters import AdapterLesson
@@ -40,6 +40,7 @@ from outpace.training.lessons.draft_models import (
     logits_of,
 )
 from outpace.training.lessons.early_exits import EarlyExitLesson
+from outpace.training.lessons.feature_heads import FeatureHeadLesson
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import NUM_RANKS, PositionHeadLesson
 from outpace.training.losses import forward_kl
@@ -281,6 +282,40 @@ def test_drafts_learn_the_divergence_that_is_asked_for() -> None:
         assert made(texts.batch([0]), NO_NOISE).item() == pytest.approx(expected.item(), rel=1e-5)
     hot = DraftModelLesson(draft().model, target().head, Distillation(temperature=2.0))
     assert hot(texts.batch([0]), NO_NOISE).item() == pytest.approx(forward_kl(own / 2, true / 2, mask).item())
+
+
+@pytest.mark.parametrize("draft_vocab", [VOCAB, 7])
+def test_heads_learn_the_token_loss_that_is_asked_for(draft_vocab: int) -> None:
+    text = greedy_text(3, 1)
+    found, expected = dict[str, float](), dict[str, float]()
+    for name in TOKEN_LOSSES:
+        changes = [f"head.token_loss={name}", "head.unroll=1", f"head.draft_vocab={draft_vocab}"]
+        config = changed(CONFIG, changes)
+        head = untrained("eagle3", Model("target", target()), config, [Example(text, 5)])
+        assert isinstance(head, Eagle3Head)
+        made = lesson("eagle3", head, target(), config)
+        assert isinstance(made, FeatureHeadLesson)
+        batch = source(text, first=5, layers=made.layers).batch([0])
+        found[name] = made(batch, NO_NOISE).item()
+        with torch.no_grad():
+            (logits,) = made.drafted(batch, 1)
+        ids = torch.arange(VOCAB) if head.draft_ids is None else head.draft_ids
+        p, q = made.target_logits(batch, 0).softmax(-1), logits.softmax(-1)
+        learned = made.learned(batch, 0) & torch.isin(p.argmax(-1), ids)
+        assert 2 < learned.sum()
+        p, q = p[learned][:, ids], q[learned]
+        given = p / p.sum(-1, keepdim=True)
+        accepted = torch.minimum(p, q).sum(-1)
+        divergence = (given * (given / q).log()).sum(-1).mean()
+        rejected = (1 - accepted).mean()
+        weight = torch.exp(-3 * (1 - rejected))
+        expected[name] = {
+            "soft_cross_entropy": -(given * q.log()).sum(-1).mean(),
+            "total_variation": rejected,
+            "negative_log_acceptance": -accepted.log().mean(),
+            "lk_hybrid": weight * divergence + (1 - weight) * rejected,
+        }[name].item()
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_acceptance_of_a_drawn_token_is_what_decoding_measures() -> None:

@@ -357,6 +357,8 @@ def test_settings_are_changed_by_dotted_names() -> None:
         ("bfloat16=1", "bfloat16 is true or false, not 1"),
         ("batch=0", "batch is 0: it is at least 1"),
         ("held_out=1.5", "held_out is 1.5: it is a share between 0 and 1"),
+        ("head.token_loss=kl", "head.token_loss is kl: use soft_cross_entropy or total_variation or "),
+        ("distillation.divergence=kl", "distillation.divergence is kl: use forward_kl or reverse_kl or "),
     ):
         with pytest.raises(ConfigError, match=message):
             changed(TrainConfig(), [change])

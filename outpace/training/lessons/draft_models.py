@@ -6,7 +6,7 @@ Letters: R texts, T tokens, C columns and M of them (see training.lessons.lesson
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -20,17 +20,6 @@ from outpace.training.config import Distillation
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.lesson import DrafterLesson, following
 from outpace.training.texts import Example
-
-# by name, as in distillation.divergence
-DIVERGENCES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "forward_kl": losses.forward_kl,
-    "reverse_kl": losses.reverse_kl,
-    "jensen_shannon": losses.jensen_shannon,
-    "total_variation": losses.total_variation,
-    "total_variation_plus": losses.total_variation_plus,
-    "negative_log_acceptance": losses.negative_log_acceptance,
-    "lk_hybrid": losses.lk_hybrid,
-}
 
 
 class DraftModelLesson(DrafterLesson):
@@ -75,7 +64,7 @@ class DraftModelLesson(DrafterLesson):
         return own / self.settings.temperature, self.target_logits(batch, 0) / self.settings.temperature
 
     def _divergence(self, logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
-        return DIVERGENCES[self.settings.divergence](logits, target_logits, mask)
+        return getattr(losses, self.settings.divergence)(logits, target_logits, mask)
 
 
 class FilteredLesson(DraftModelLesson):

@@ -18,6 +18,28 @@ from outpace.training.features import Batch
 from outpace.training.lessons.lesson import DrafterLesson, draftable, following
 from outpace.training.unrolled import unrolled
 
+CROSS_ENTROPY = "soft_cross_entropy"  # its gradient does not depend on the mass of the draft vocabulary
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Outputs of the head and what they are compared with."""
+
+    logits: Tensor  # (M, K)
+    target_logits: Tensor  # (M, K)
+    # (M,) the target's probability of all tokens of the draft vocabulary; None: 1, or not needed
+    mass: Tensor | None
+    features: Tensor  # (M, F)
+    target_features: Tensor  # (M, F)
+    mask: Tensor  # (M,) where they are compared
+
+    def token_loss(self, settings: Head) -> Tensor:
+        """The loss named `settings.token_loss`."""
+        if settings.token_loss == CROSS_ENTROPY:
+            return losses.soft_cross_entropy(self.logits, self.target_logits, self.mask)
+        loss = getattr(losses, settings.token_loss)
+        return loss(self.logits, self.target_logits, self.mask, mass=self.mass)
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -26,31 +48,29 @@ class Objective:
     num_steps: Callable[[Head], int]  # steps of the head on its own outputs, the first included
     detached: bool  # no gradient through the head's outputs as inputs of the next step
     noise: bool  # features are disturbed
-    # logits (M, K) and the target's, features (M, F) and the target's, mask (M,)
-    loss: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Head], Tensor]
+    loss: Callable[[Compared, Head], Tensor]
     weight: Callable[[int, Head], float]  # of a step
 
 
-def _eagle(q: Tensor, p: Tensor, features: Tensor, true: Tensor, mask: Tensor, settings: Head) -> Tensor:
-    distance = losses.smooth_l1(features, true, mask)
-    return settings.feature_weight * distance + settings.token_weight * losses.soft_cross_entropy(q, p, mask)
+def _eagle(one: Compared, settings: Head) -> Tensor:
+    distance = losses.smooth_l1(one.features, one.target_features, one.mask)
+    return settings.feature_weight * distance + settings.token_weight * one.token_loss(settings)
 
 
-def _hass(q: Tensor, p: Tensor, features: Tensor, true: Tensor, mask: Tensor, settings: Head) -> Tensor:
-    return _eagle(q, p, features, true, mask, settings) + losses.top_k_cross_entropy(
-        q, p, mask, k=settings.top_k
-    )
-
-
-def _eagle3(q: Tensor, p: Tensor, features: Tensor, true: Tensor, mask: Tensor, settings: Head) -> Tensor:
-    return losses.soft_cross_entropy(q, p, mask)
+def _hass(one: Compared, settings: Head) -> Tensor:
+    top = losses.top_k_cross_entropy(one.logits, one.target_logits, one.mask, k=settings.top_k)
+    return _eagle(one, settings) + top
 
 
 OBJECTIVES = {  # by the method that is trained
     "eagle": Objective(lambda settings: 1, False, True, _eagle, lambda step, settings: 1.0),
     "hass": Objective(lambda settings: settings.unroll, True, True, _hass, lambda step, settings: 1.0),
     "eagle3": Objective(
-        lambda settings: settings.unroll, False, False, _eagle3, lambda step, settings: settings.decay**step
+        lambda settings: settings.unroll,
+        False,
+        False,
+        Compared.token_loss,
+        lambda step, settings: settings.decay**step,
     ),
 }
 
@@ -76,11 +96,11 @@ class FeatureHeadLesson(DrafterLesson):
         for each in unrolled(
             self.head, batch.tokens, features, columns, self.num_steps, detached=objective.detached
         ):
-            target_logits, mask = self._target(batch, each.step)
+            target_logits, mass, mask = self._target(batch, each.step)
             logits = self._logits(each.states)
             true = self.at_columns(following(batch.hidden[-1], 1 + each.step), batch).to(logits)
-            loss = objective.loss(logits, target_logits, each.features, true, mask, settings)
-            total = total + objective.weight(each.step, settings) * loss
+            compared = Compared(logits, target_logits, mass, each.features, true, mask)
+            total = total + objective.weight(each.step, settings) * objective.loss(compared, settings)
         return total
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
@@ -99,9 +119,13 @@ class FeatureHeadLesson(DrafterLesson):
     def _logits(self, states: Tensor) -> Tensor:  # (M, D) -> (M, K)
         return self.head.lm_head(self.head.norm(states))
 
-    def _target(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:  # (M, K), (M,)
-        """The target's logits over the draft vocabulary, and where they are to be learned: not where its most
-        probable token cannot be drafted."""
-        logits = self.target_logits(batch, step)
-        logits, can_draft = draftable(logits, self.draft_ids(logits.device))
-        return logits, self.learned(batch, step) & can_draft
+    def _target(self, batch: Batch, step: int) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The target's logits over the draft vocabulary (M, K), its probability of all these tokens (M,) if
+        the loss needs that, and where it is to be learned (M,): not where its most probable token cannot be
+        drafted."""
+        all_logits, mass = self.target_logits(batch, step), None
+        ids = self.draft_ids(all_logits.device)
+        logits, can_draft = draftable(all_logits, ids)
+        if ids is not None and self._settings.token_loss != CROSS_ENTROPY:
+            mass = (logits.float().logsumexp(-1) - all_logits.float().logsumexp(-1)).exp()
+        return logits, mass, self.learned(batch, step) & can_draft
