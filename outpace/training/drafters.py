@@ -28,6 +28,7 @@ from outpace.models.heads.mlp_speculator import MlpSpeculatorHead
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.heads.redrafter import ReDrafterHead
 from outpace.models.hf.captures import OutputCapture
+from outpace.models.hf.logits_head import ScaledHead
 from outpace.models.hf.reshaped import reshaped
 from outpace.models.hf.target import HFTarget
 from outpace.models.names import resolve
@@ -353,8 +354,10 @@ def _exit_predictor(target: HFTarget, config: TrainConfig) -> ExitPredictor:
 
 
 def _lm_head_rows(target: HFTarget, ids: torch.Tensor | None) -> torch.Tensor:  # (K, D)
-    """The weights of the target's LM head for the tokens of a draft vocabulary."""
+    """The weights of the target's LM head for the tokens of a draft vocabulary, with its scale of logits."""
     weight = next(target.head.parameters()).detach().float()
+    if isinstance(target.head, ScaledHead):
+        weight = weight * target.head.scale
     return weight if ids is None else weight[ids.to(weight.device)]
 
 

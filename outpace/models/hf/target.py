@@ -32,6 +32,7 @@ from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
+from outpace.models.hf.logits_head import logits_head
 from outpace.models.openvino.compiled import CompiledForward, OnStage
 from outpace.models.openvino.compressed_weights import CompressedWeights, compress
 from outpace.models.slim.forward_after import ForwardAfter
@@ -132,6 +133,7 @@ class HFTarget:
             if compile
             else self.forward
         )
+        self._logits_head: nn.Module | None = None
         self._after: dict[int, ForwardAfter] = {}  # layer -> forwards of those after it
         self._allocates_ahead = True
         self._lock = Lock()  # one forward at a time: sessions of several threads may share the target
@@ -149,8 +151,11 @@ class HFTarget:
 
     @property
     def head(self) -> nn.Module:
-        """The model's LM head: (..., D) -> (..., V). ValueError for a model without one."""
-        head = self.model.get_output_embeddings()
+        """The model's LM head with the scale or cap of its logits: (..., D) -> (..., V), always the same
+        module. ValueError for a model without one, and for one whose logits are something else."""
+        if self._logits_head is None:
+            self._logits_head = logits_head(self.model)
+        head = self._logits_head
         if head is None:
             raise ValueError(f"{type(self.model).__name__} has no LM head that a draft head could use")
         return head

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from outpace.models.hf.forward import Forward
+from outpace.models.hf.logits_head import ScaledHead
 from outpace.models.predictors.exit_predictor import ExitPredictor, features
 from outpace.models.slim.exit_head import ExitHead
 from outpace.models.slim.partial_forward import PartialForward, PartialRun
@@ -42,7 +43,8 @@ class ExitRule:
         """The logits of some tokens after these outputs of a layer, from their rows of the LM head alone."""
         rows = self.lm_head.weight[ids]
         found = torch.einsum("md,mcd->mc", self.head.inputs(states[None])[0], rows)
-        return found if self.lm_head.bias is None else found + self.lm_head.bias[ids]
+        found = found if self.lm_head.bias is None else found + self.lm_head.bias[ids]
+        return self.lm_head.adjusted(found) if isinstance(self.lm_head, ScaledHead) else found
 
     @property
     def lm_head(self) -> nn.Linear:

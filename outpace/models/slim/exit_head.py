@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from outpace.core.skip_set import SkipSet
 from outpace.models.hf.attention import EAGER
 from outpace.models.hf.captures import OutputCapture
+from outpace.models.hf.logits_head import logits_head
 from outpace.models.hf.private_copy import private_copy
 from outpace.models.slim.skipped_modules import skip
 
@@ -28,12 +29,9 @@ class ExitHead:
         ids = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
         skip(self._model, SkipSet.of_layers(range(count)), {"input_ids": ids, "use_cache": False})
         self._last = layers[count - 1]
+        # the LM head, with the scale or cap of the logits; None for a model without one
+        self.lm_head: Any = logits_head(self._model)
         self._norm = self._norm_before_head()
-
-    @property
-    def lm_head(self) -> Any:
-        """The LM head itself; None for a model without one."""
-        return self._model.get_output_embeddings()
 
     def inputs(self, states: Tensor) -> Tensor:  # (R, T, D) -> (R, T, D)
         """The inputs of the LM head after these outputs of a layer: its norm's outputs."""
@@ -50,8 +48,8 @@ class ExitHead:
         return self._by_model(states)
 
     def _norm_before_head(self) -> nn.Module | None:
-        """The last norm, if the logits are those of the LM head after it; None for models that scale logits
-        or states, which run as a whole, with masks and rotary angles that nothing needs."""
+        """The last norm, if the logits are those of the LM head after it; None for models that scale
+        or project states, which run as a whole, with masks and rotary angles that nothing needs."""
         if self.lm_head is None:
             return None
         hidden_size = self._model.config.get_text_config().hidden_size
@@ -68,6 +66,8 @@ class ExitHead:
             with torch.no_grad():
                 logits = self._by_model(states)
                 is_whole = bool(found) and torch.equal(self.lm_head(found[0](states)), logits)
+        except RuntimeError:  # between norm and LM head there is a projection to another size
+            return None
         finally:
             for hook in hooks:
                 hook.remove()
