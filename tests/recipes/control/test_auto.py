@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from outpace.controllers import source_choice
 from outpace.controllers.source_choice import EXPLORING, FIRST_DEPTHS, REST_AFTER, TRY_AFTER, SourceChoice
 from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
@@ -18,8 +20,10 @@ from outpace.indexes.automata.static import StaticAutomaton
 from outpace.models.heads.head_model import HeadModel, untrained_eagle
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
+from outpace.proof.option_values import choices
 from outpace.proof.per_row_controller import ControllersApart
 from outpace.proof.reference import table_logits
+from outpace.proof.suite import PLANS, Subject, ragged
 from outpace.recipes.control.auto import auto
 from outpace.sampling.target_probs import LazyTargetProbs
 from tests.recipes.counting_model import counting
@@ -93,6 +97,39 @@ def test_drafts_from_a_corpus_keep_the_distribution(drafted: bool, tmp_path: Pat
     assert max(looked_up) == 2 and found.counts.deepest == 2
     if not drafted:
         assert enumerate_distributions(parts, cases, batch=1, replays=0).counts.deepest < 2
+
+
+@pytest.mark.parametrize("kind", [slow("table"), "peaked"])
+@pytest.mark.parametrize("given", [slow("draft"), "head"])
+def test_choices_by_measured_times_keep_the_distribution(
+    kind: str, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first nine drafts are longer than the texts of a proof, so none of its choices would be by what was
+    measured: here the first draft alone has a length that is given, and everything is tried often."""
+    for name, value in {
+        "FIRST_DEPTHS": (1,),
+        "TRY_AFTER": 2,
+        "EXPLORING": 0.5,
+        "PROBE_EVERY": 2,
+        "REST_AFTER": 2,
+    }.items():
+        monkeypatch.setattr(source_choice, name, value)
+    chosen, choose = Counter[str](), SourceChoice._choose
+
+    def watched(self, limits, look_up):
+        first = self._num_drafts < 1
+        sizes = choose(self, limits, look_up)
+        for (looked_up, drafted), limit in zip(sizes, limits, strict=True):
+            if limit and not first:
+                chosen["lookup" if looked_up else "model" if drafted else "none"] += 1
+        return sizes
+
+    monkeypatch.setattr(SourceChoice, "_choose", watched)
+    models = PLANS[kind].models()
+    (options,) = [each for each in choices(auto, models) if each.keys() & {"draft", "head"} == {given}]
+    proof = Subject(auto, options, models).prove(ragged, 900)
+    assert proof.holds and proof.accepted > 20 and proof.deepest >= 2, proof.verdict
+    assert chosen["lookup"] > 10 and chosen["model"] > 100, chosen
 
 
 def test_the_step_that_reads_the_prompt_drafts() -> None:
