@@ -108,7 +108,7 @@ def section(results: Path = RESULTS) -> str:
             markdown(Table("", COLUMNS, tuple(rows))),
             "",
             f"Commit {source['commit']}, {source['date'][:10]}: `{command}`. "
-            "Targets that were met and missed: [results](docs/results/engine.md).",
+            "Goals that were met and missed: [results](docs/results/engine.md).",
             "",
         ]
     )

@@ -1,10 +1,10 @@
 """Results pages: `python -m benchmarks.results` writes docs/results/NAME.md and its plot from
 docs/results/NAME/.
 
-A page is a plot, a table of at most ten targets with the measured values, a paragraph on missed targets,
+A page is a plot, a table of at most ten goals with the measured values, a paragraph on missed goals,
 further tables of a file's rows if it names any, and links to the JSON files. docs/results/NAME/page.json
-holds its title, panels, targets, paragraph and tables. A file that was measured on uncommitted changes is
-refused.
+holds its title, panels, goals (under the key "targets"), paragraph and tables. A file that was measured on
+uncommitted changes is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 PAGE = "page.json"
 MAX_ROWS = 10
-COLUMNS = ("what", "target", "measured (95 %)", "")
+COLUMNS = ("what", "goal", "measured (95 %)", "")
 PEERS = {
     "transformers": "transformers",
     "openvino": "OpenVINO GenAI",
@@ -41,7 +41,7 @@ ROW_LISTS = ("results", "microseconds", "milliseconds", "ratios")
 NOTE = (
     "A ratio is the median of paired runs (same prompt, round and seed); its interval is a 95 % bootstrap "
     "over prompts. "
-    "A target is met or missed when the whole interval lies on one side of it, and open otherwise."
+    "A goal is met or missed when the whole interval lies on one side of it, and open otherwise."
 )
 
 
@@ -62,32 +62,32 @@ class MeasuredValue:
         )
 
 
-def measured(files: Mapping[str, Result], target: Mapping[str, Any]) -> MeasuredValue | None:
-    """The measured value of a target: a ratio of paired runs, or a value of a result row. None if it was not
+def measured(files: Mapping[str, Result], goal: Mapping[str, Any]) -> MeasuredValue | None:
+    """The measured value of a goal: a ratio of paired runs, or a value of a result row. None if it was not
     measured."""
-    data = files.get(target["file"])
+    data = files.get(goal["file"])
     if data is None:
         return None
-    if "method" in target:
-        found = compare(data, target["method"], target.get("over", "plain"), **where(target))
+    if "method" in goal:
+        found = compare(data, goal["method"], goal.get("over", "plain"), **where(goal))
         if found is None:
             return None
         if not found.ratio.known:
             return MeasuredValue(float("nan"), note="too few prompts")
         best = f"{found.prompts} prompts"
-        over = target.get("over", "plain")
-        if OR in target["method"]:
+        over = goal.get("over", "plain")
+        if OR in goal["method"]:
             best += f"; {label(found.method)}"
         if over.endswith(ANY) or OR in over:
             best += f"; over {label(found.over)}"
         return MeasuredValue.of(found.ratio, best)
-    value = value_of(data, target["select"], target["value"])
+    value = value_of(data, goal["select"], goal["value"])
     if isinstance(value, Mapping):
         middle = value.get("median", value.get("mean"))
         return None if middle is None else MeasuredValue(middle, value.get("low"), value.get("high"))
-    if value is not None and {"over_row", "over_value"} & set(target):
-        row = {**target["select"], **target.get("over_row", {})}
-        other = value_of(data, row, target.get("over_value", target["value"]))
+    if value is not None and {"over_row", "over_value"} & set(goal):
+        row = {**goal["select"], **goal.get("over_row", {})}
+        other = value_of(data, row, goal.get("over_value", goal["value"]))
         return MeasuredValue(value / other) if other else None
     return MeasuredValue(float(value)) if isinstance(value, int | float) else None
 
@@ -135,28 +135,26 @@ def where(of: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def goal(target: Mapping[str, Any]) -> str:
-    """A target's limits as text, such as `at least 1.5`; `-` without limits."""
+def limits(goal: Mapping[str, Any]) -> str:
+    """A goal's limits as text, such as `at least 1.5`; `-` without limits."""
     words = {"at_least": "at least", "at_most": "at most"}
-    limits = [
-        f"{word} {target[key]:g}{target.get('unit', '')}" for key, word in words.items() if key in target
-    ]
-    return ", ".join(limits) or "-"
+    found = [f"{word} {goal[key]:g}{goal.get('unit', '')}" for key, word in words.items() if key in goal]
+    return ", ".join(found) or "-"
 
 
-def verdict(target: Mapping[str, Any], found: MeasuredValue | None) -> tuple[str, str]:
-    """The value with its interval, and whether the target is met, missed or open."""
+def verdict(goal: Mapping[str, Any], found: MeasuredValue | None) -> tuple[str, str]:
+    """The value with its interval, and whether the goal is met, missed or open."""
     if found is None:
         return "not measured", ""
     if found.value != found.value:
         return found.note, ""
-    unit = target.get("unit", "")
+    unit = goal.get("unit", "")
     text = f"{found.value:.3g}{unit}"
     if found.low is None or found.high is None:
-        return text, "no interval" if {"at_least", "at_most"} & set(target) else ""
+        return text, "no interval" if {"at_least", "at_most"} & set(goal) else ""
     text += f" ({found.low:.3g} to {found.high:.3g})" + (f"; {found.note}" if found.note else "")
-    least, most = target.get("at_least", float("-inf")), target.get("at_most", float("inf"))
-    if not {"at_least", "at_most"} & set(target):
+    least, most = goal.get("at_least", float("-inf")), goal.get("at_most", float("inf"))
+    if not {"at_least", "at_most"} & set(goal):
         return text, ""
     if least <= found.low and found.high <= most:
         return text, "met"
@@ -197,15 +195,12 @@ def panel(files: Mapping[str, Result], spec: Mapping[str, Any]) -> plot.Panel | 
 
 def render(folder: Path, *, plot_path: Path | None = None) -> str:
     """The Markdown page of a folder; writes its plot to `plot_path`. ValueError for more than MAX_ROWS
-    targets."""
+    goals."""
     page = json.loads((folder / PAGE).read_text(encoding="utf-8"))
     if len(page["targets"]) > MAX_ROWS:
-        raise ValueError(f"{folder.name} has {len(page['targets'])} targets: a page shows at most {MAX_ROWS}")
+        raise ValueError(f"{folder.name} has {len(page['targets'])} goals: a page shows at most {MAX_ROWS}")
     files = {path.name: load(path) for path in sorted(folder.glob("*.json.gz"))}
-    rows = [
-        (target["what"], goal(target), *verdict(target, measured(files, target)))
-        for target in page["targets"]
-    ]
+    rows = [(goal["what"], limits(goal), *verdict(goal, measured(files, goal))) for goal in page["targets"]]
     lines = [f"# {page['title']}", "", page["summary"], ""]
     panels = [found for spec in page["panels"] if (found := panel(files, spec))]
     if panels:

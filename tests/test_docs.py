@@ -41,6 +41,7 @@ SLOW = (
     'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method specdec-pp',
     'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method disco',
     'outpace generate "def add(a, b):" --target zoo:target --method adaeagle',
+    'outpace generate "def add(a, b):" --target exits',
 )
 RUNNABLE = {"python", "py", "bash", "sh", "shell", "console"}
 

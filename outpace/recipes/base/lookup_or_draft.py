@@ -30,7 +30,7 @@ from outpace.models.heads.head_model import EagleModel
 from outpace.verifiers.rejection import Rejection
 
 
-@recipe(paper="arXiv:2411.10666, arXiv:2406.14066", family="base", one_of=("draft", "head"))
+@recipe(paper="ideas from arXiv:2411.10666, arXiv:2406.14066", family="base", one_of=("draft", "head"))
 def lookup_or_draft(
     target: Target,
     *,

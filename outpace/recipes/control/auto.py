@@ -3,7 +3,8 @@
 New here: nothing; `lookup-or-draft` chooses in the same way, and needs a model. Reuses: SourceChoice, which
 predicts the tokens per second of each source from the length of a match, from acceptance rates and from
 measured times of forwards, LookupOrDraft, SuffixAutomatonLookup, DraftModel, FeatureDrafter, PlannedRows,
-SelfDraft, Rejection. It is no paper's method.
+SelfDraft, Rejection. It is no paper's method: the lookup is that of SAM Decoding, and choosing by
+expected tokens per second is SmartSpec's idea.
 
 A target that was trained with early exits (`outpace train layerskip`) drafts with its first layers if neither
 a draft model nor a head is given.
@@ -42,7 +43,9 @@ from outpace.verifiers.rejection import Rejection
 
 
 @recipe(
-    paper="arXiv:2411.10666, arXiv:2406.14066", family="control and routing", at_most_one_of=("draft", "head")
+    paper="ideas from arXiv:2411.10666, arXiv:2406.14066",
+    family="control and routing",
+    at_most_one_of=("draft", "head"),
 )
 def auto(
     target: Target,
