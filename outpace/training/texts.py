@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from outpace.api.model import Model
-from outpace.api.prompts import encode
+from outpace.api.prompt_texts import read_text, split_prompts
+from outpace.api.prompts import encode, required
 
 BUILT_IN = "builtin:code"
 PROMPT_CHARACTERS = 400  # of a built-in prompt
@@ -61,23 +62,24 @@ class Example:
 def read_prompts(source: str, model: Model, limit: int, seed: int) -> list[Prompt]:
     """At most `limit` prompts, in an order that follows from the seed: `builtin:code` is source of Python's
     standard library; a .jsonl file has a "prompt" or "messages" in each line, with an "answer" or a last
-    message of the assistant where the target has answered; any other file is one text. DataError if nothing
-    can be used."""
+    message of the assistant where the target has answered; any other file has a prompt in each line, or
+    between lines `---`. Files may be compressed (.gz). DataError if nothing can be used, and for a row that
+    is no prompt."""
     if source.startswith("builtin:"):
         if source != BUILT_IN:
             raise DataError(f"there is no data {source}: use {BUILT_IN} or a file")
-        given: list[Any] = list(_library())
+        given: list[tuple[str, Any]] = [("", text) for text in _library()]
     else:
-        path = Path(source)
-        if not path.is_file():
-            raise DataError(f"there is no file {source}: give a .jsonl file with prompts, or {BUILT_IN}")
-        given = list(_rows(path)) if ".jsonl" in path.suffixes else [path.read_text(encoding="utf-8")]
+        given = list(_file(Path(source)))
     random.Random(f"{seed} prompts").shuffle(given)
     found: list[Prompt] = []
-    for each in given:
+    for place, each in given:
         if len(found) == limit:
             break
-        found.append(_prompt(each, model))
+        try:
+            found.append(_prompt(each, model))
+        except ValueError as error:
+            raise DataError(f"{place}{error}") from error
     if len(found) < 2:
         raise DataError(f"{source} has {len(found)} prompts: give at least two, better thousands")
     return found
@@ -111,29 +113,54 @@ def _prompt(given: Any, model: Model) -> Prompt:
     assert isinstance(given, Mapping)
     messages = given.get("messages")
     if messages:
-        answer = messages[-1]["content"] if messages[-1].get("role") == "assistant" else None
+        if not isinstance(messages, list) or not all(isinstance(each, Mapping) for each in messages):
+            raise ValueError('"messages" is a list of objects with "role" and "content"')
+        answer = messages[-1].get("content") if messages[-1].get("role") == "assistant" else None
+        if answer is None and messages[-1].get("role") == "assistant":
+            raise ValueError("the last message has no content: leave it out, or give its text")
         question = messages[:-1] if answer is not None else messages
         tokens = encode(model.tokenizer, question, vocab)
     else:
         answer = given.get("answer")
         tokens = encode(model.tokenizer, given["prompt"], vocab)
-    if answer is None:
-        return Prompt(tuple(tokens))
-    after = encode(model.tokenizer, answer, vocab, "the answer") if isinstance(answer, str) else answer
-    return Prompt(tuple(tokens), tuple(after))
+    return Prompt(tuple(tokens), None if answer is None else tuple(_answer(answer, model)))
 
 
-def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+def _answer(answer: Any, model: Model) -> list[int]:
+    """The tokens of an answer, which goes on after a prompt: without the special tokens of a text's beginning
+    and end."""
+    if isinstance(answer, str):
+        tokenizer = required(model.tokenizer, "an answer in text")
+        tokens = tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
+    else:
+        tokens = [] if not answer else encode(None, answer, model.target.vocab, "the answer")
+    if not tokens:
+        raise ValueError("the answer is empty: leave it out, or give it some text")
+    return tokens
+
+
+def _file(path: Path) -> Iterator[tuple[str, Any]]:
+    """The rows or texts of a file, each with its place for messages."""
+    if not path.is_file():
+        raise DataError(f"there is no file {path}: give a .jsonl file with prompts, or {BUILT_IN}")
+    try:
+        text = read_text(path)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    if ".jsonl" not in path.suffixes:
+        yield from ((f"{path}: ", each) for each in split_prompts(text))
+        return
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
+        place = f"{path}, line {number}: "
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DataError(f"{path}, line {number}: not JSON ({error.msg})") from error
+            raise DataError(f"{place}not JSON ({error.msg})") from error
         if not isinstance(row, dict) or not (row.get("prompt") or row.get("messages")):
-            raise DataError(f'{path}, line {number}: a row has a "prompt" or "messages"')
-        yield row
+            raise DataError(f'{place}a row has a "prompt" or "messages" that is not empty')
+        yield place, row
 
 
 def _library() -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outpace.api.prompt_texts import read_text, split_prompts
+
 FOLDER = Path(__file__).parent.parent / "prompts"
 BUILT_IN = ("code", "arithmetic", "edit")
-SEPARATOR = "---"  # line between two prompts of a text file
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ def load_items(source: str, max_items: int | None = None) -> list[WorkloadItem]:
     name, path = (source, FOLDER / f"{source}.jsonl") if source in BUILT_IN else (_stem(source), Path(source))
     if not path.is_file():
         raise ValueError(f"no prompts called {source!r}: use {', '.join(BUILT_IN)} or the path of a file")
-    text = _read(path)
+    text = read_text(path)
     if ".jsonl" in path.suffixes:
         items = [_from_row(row, index, name) for index, row in enumerate(_rows(text, path))]
     else:
         items = [
             WorkloadItem(f"{name}/{index}", name, (prompt,), False)
-            for index, prompt in enumerate(_split(text))
+            for index, prompt in enumerate(split_prompts(text))
         ]
     if not items:
         raise ValueError(f"{path} holds no prompts")
@@ -51,13 +51,6 @@ def load_items(source: str, max_items: int | None = None) -> list[WorkloadItem]:
 
 def _stem(source: str) -> str:
     return Path(source).name.split(".")[0]
-
-
-def _read(path: Path) -> str:
-    if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            return file.read()
-    return path.read_text(encoding="utf-8")
 
 
 def _rows(text: str, path: Path) -> Iterator[Mapping[str, Any]]:
@@ -97,19 +90,6 @@ def _from_row(row: Mapping[str, Any], index: int, name: str) -> WorkloadItem:
     if "turns" in row:
         return WorkloadItem(label, name, tuple(map(str, row["turns"])), True, category)
     return WorkloadItem(label, name, (str(row["prompt"]),), bool(row.get("chat", False)), category)
-
-
-def _split(text: str) -> list[str]:
-    lines = text.splitlines()
-    if SEPARATOR not in lines:
-        return [line for line in lines if line.strip()]
-    prompts: list[list[str]] = [[]]
-    for line in lines:
-        if line == SEPARATOR:
-            prompts.append([])
-        else:
-            prompts[-1].append(line)
-    return [prompt for lines in prompts if (prompt := "\n".join(lines)).strip()]
 
 
 def encode(tokenizer: Any, item: WorkloadItem, replies: Sequence[str] = ()) -> Tensor:  # (T,) int64

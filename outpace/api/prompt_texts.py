@@ -1,0 +1,33 @@
+"""Reading files of prompts: plain or compressed, one prompt a line or several lines between separators."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+SEPARATOR = "---"  # line between two prompts of a text file
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8, decompressed if its name ends with .gz. ValueError for another file."""
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                return file.read()
+        return path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is no text in UTF-8 ({error}): give a file of prompts") from error
+
+
+def split_prompts(text: str) -> list[str]:
+    """The prompts of a text: those between separators or, without any, each line."""
+    lines = text.splitlines()
+    if SEPARATOR not in lines:
+        return [line for line in lines if line.strip()]
+    prompts: list[list[str]] = [[]]
+    for line in lines:
+        if line == SEPARATOR:
+            prompts.append([])
+        else:
+            prompts[-1].append(line)
+    return [prompt for lines in prompts if (prompt := "\n".join(lines)).strip()]
