@@ -25,6 +25,7 @@ from outpace.training.drafters import check_answers, draft_model, lesson, save, 
 from outpace.training.evaluation import Evaluation
 from outpace.training.growth import Growth, grown
 from outpace.training.lessons.draft_models import DraftModelLesson
+from outpace.training.lessons.exit_predictor import ExitLesson
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import PositionHeadLesson
 from outpace.training.methods import (
@@ -150,6 +151,8 @@ def train(
     if running.is_main_process:
         if isinstance(trainer.lesson, PositionHeadLesson):
             trainer.lesson.head.rank_accuracies = rank_accuracies(trainer)
+        if isinstance(trainer.lesson, ExitLesson):
+            trainer.lesson.choose_layers(trainer.held_out())
         save(drafter, folder, model)
         if method in ROUTED:
             prompts_of = [example.tokens[: example.first] for example in examples]
