@@ -18,7 +18,7 @@ from outpace.api.model import Model, as_model
 from outpace.console import progress
 from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.heads.fingerprint import target_fingerprint
-from outpace.training.answers import answered
+from outpace.training.answers import answered, end_tokens
 from outpace.training.card import write_card
 from outpace.training.config import ConfigError, TrainConfig, changed
 from outpace.training.drafters import check_answers, draft_model, lesson, save, untrained
@@ -137,7 +137,7 @@ def train(
         trained(first, model.target, learned, test, plain, states, work / "reference")
     drafter = begun or untrained(method, model, config, learned)
     trainer = trained(
-        lesson(method, drafter, model.target, config, reference),
+        lesson(method, drafter, model.target, config, reference, end_tokens(model)),
         model.target,
         learned,
         test,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import GenerationConfig
 
 import outpace
 from outpace.api.model import Model
@@ -17,9 +19,11 @@ from outpace.models.adapter import EXIT_LAYER
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import drafting_layers
+from outpace.training.answers import sampled
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
 from outpace.training.drafters import draft_vocabulary
 from outpace.training.features import FeatureSource
+from outpace.training.lessons import draft_models
 from outpace.training.methods import (
     DRAFT_MODELS,
     EXIT_MODELS,
@@ -171,6 +175,24 @@ def test_a_trained_predictor_is_used_by_its_method(method, model, tiny, data, tm
     assert "--draft draft --predictor p\n" in card and f"{tmp_path}" not in card
     with pytest.raises(ValueError, match="the predictor was trained for another draft model"):
         outpace.generate(model, "def", **given | {"draft": model})
+
+
+def test_answers_of_a_draft_end_with_the_targets_end_tokens(model, tiny, data, tmp_path, monkeypatch) -> None:
+    end = set(range(0, 320, 2))
+    model = replace(model, defaults=GenerationConfig(eos_token_id=sorted(end)))
+    found = list[list[int]]()
+
+    def watched(*given, **options):
+        answers = sampled(*given, **options)
+        found.extend(answers)
+        return answers
+
+    monkeypatch.setattr(draft_models, "sampled", watched)
+    changes = [*QUICK, "distillation.on_policy=1", "distillation.on_policy_tokens=8"]
+    train("distillspec", target=model, data=data, output=tmp_path, draft=tiny.draft, changes=changes)
+    assert len(found) == 12  # 6 steps of 2 texts
+    ends = [[token in end for token in answer] for answer in found]
+    assert all(not any(each[:-1]) and (each[-1] or len(each) == 8) for each in ends)
 
 
 def test_a_specialist_is_trained_with_the_profile_of_its_prompts(model, tiny, data, tmp_path) -> None:
