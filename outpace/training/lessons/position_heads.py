@@ -53,6 +53,11 @@ class PositionHeadLesson(DrafterLesson):
         super().__init__(head.own, target_head)
         self.head, self.num_steps, self.max_depth = head, num_steps, head.max_depth
         self._objective, self._settings = objective, settings
+        # (V,) by token its place among the tokens that can be drafted, in any order; -1: it cannot be drafted
+        self._places: Tensor | None = None
+        if head.draft_ids is not None:
+            self._places = torch.full((head.vocab,), -1)
+            self._places[head.draft_ids.cpu()] = torch.arange(len(head.draft_ids))
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
         total = batch.hidden[-1].new_zeros((), dtype=torch.float32)
@@ -64,9 +69,9 @@ class PositionHeadLesson(DrafterLesson):
                 loss = losses.soft_cross_entropy(logits, target_logits, mask & can_draft)
             else:
                 labels = self.labels(batch, step)
-                if ids is not None:
-                    places = torch.searchsorted(ids, labels).clamp_max(len(ids) - 1)
-                    mask, labels = mask & (ids[places] == labels), places
+                if self._places is not None:
+                    labels = self._places.to(labels.device)[labels]
+                    mask = mask & (labels >= 0)
                 loss = losses.cross_entropy(logits, labels, mask)
             total = total + self._objective.weight(step, self._settings) * loss
         return total
