@@ -51,9 +51,8 @@ class Trainer:
         self.step = 0
         self.evaluations: list[Evaluation] = []
         self._source, self._held_out = source, held_out
-        self._accelerator = Accelerator(
-            cpu=not torch.cuda.is_available(), mixed_precision="bf16" if config.bfloat16 else "no"
-        )
+        # its precision is that of the whole process, in which other runs may have another: see `_advance`
+        self._accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")
         own = list(lesson.trained.values())
         # a head uses parameters of the target in place, which get no gradient until the run has ended
         ids = set(map(id, own))
@@ -108,8 +107,8 @@ class Trainer:
             seed = random.Random(f"{config.seed} noise {self.step} {part} {self._rank}").getrandbits(63)
             batch = self.lesson.batch(self._source, self._indices(part), seed).to(self._accelerator.device)
             noise = torch.Generator().manual_seed(seed)
-            with self._accelerator.autocast():
-                loss = self._prepared(batch, noise) / config.accumulate
+            with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=config.bfloat16):
+                loss = self._prepared(batch, noise).float() / config.accumulate
             total += self._checked(loss)
             self._accelerator.backward(loss)
         self._accelerator.clip_grad_norm_(self._own, config.optimizer.clip)

@@ -249,6 +249,15 @@ def test_a_head_is_trained_further(model, data, tmp_path) -> None:
     assert all(torch.equal(first_weights[name], weights[name]) for name in weights)
 
 
+def test_runs_of_one_process_may_have_different_precisions(model, data, tmp_path) -> None:
+    losses = []
+    for number, precision in enumerate(("true", "false", "true")):
+        folder, changes = tmp_path / str(number), [*QUICK, f"bfloat16={precision}"]
+        train("medusa", target=model, data=data, output=folder, changes=changes)
+        losses.append((folder / "work" / "checkpoints" / "log.jsonl").read_text())
+    assert losses[0] == losses[2] != losses[1]
+
+
 def test_hidden_states_on_disk_give_the_same_head(model, data, tmp_path) -> None:
     folders = [tmp_path / "computed", tmp_path / "stored", tmp_path / "partly"]
     for folder, size in zip(folders, (0, 1, 5e-5), strict=True):
