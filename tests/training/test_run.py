@@ -258,6 +258,17 @@ def test_runs_of_one_process_may_have_different_precisions(model, data, tmp_path
     assert losses[0] == losses[2] != losses[1]
 
 
+def test_a_head_that_drafts_few_tokens_is_trained_and_used(model, data, tmp_path) -> None:
+    changes = [*QUICK, "head.draft_vocab=3"]
+    for method in ("medusa", "hydra", "redrafter"):
+        folder = train(method, target=model, data=data, output=tmp_path / method, changes=changes).folder
+        accuracies = json.loads((folder / "config.json").read_text())["rank_accuracies"]
+        assert [len(each) for each in accuracies] == [3] * 5
+        plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
+        found = outpace.generate(model, "def add(a, b):", method=method, head=str(folder), max_tokens=12)
+        assert found[0].tokens == plain[0].tokens and found[0].statistics.num_draft_tokens
+
+
 def test_hidden_states_on_disk_give_the_same_head(model, data, tmp_path) -> None:
     folders = [tmp_path / "computed", tmp_path / "stored", tmp_path / "partly"]
     for folder, size in zip(folders, (0, 1, 5e-5), strict=True):

@@ -20,7 +20,7 @@ from outpace.training.features import Batch
 from outpace.training.lessons.lesson import DrafterLesson, draftable
 from outpace.training.unrolled import over_text
 
-NUM_RANKS = 10  # whose accuracies are measured at each depth
+NUM_RANKS = 10  # whose accuracies are measured at each depth, or as many as there are tokens to draft
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,16 @@ class PositionHeadLesson(DrafterLesson):
         return None if ids is None else ids.to(device)
 
     @torch.no_grad()
-    def ranks(self, batch: Batch) -> tuple[Tensor, Tensor]:  # (S, NUM_RANKS), (S,)
+    def ranks(self, batch: Batch) -> tuple[Tensor, Tensor]:  # (S, ranks), (S,)
         """By draft token: the number of columns in which the token of each rank is the text's, and of
         columns."""
         ids = self.draft_ids(batch.tokens.device)
-        found = torch.zeros(self.num_steps, NUM_RANKS, dtype=torch.int64)
+        num_ranks = min(NUM_RANKS, self.head.num_draft_tokens)
+        found = torch.zeros(self.num_steps, num_ranks, dtype=torch.int64)
         counts = torch.zeros(self.num_steps, dtype=torch.int64)
         for step, logits in enumerate(self.drafted(batch, self.num_steps)):
             mask = self.learned(batch, step)
-            best = logits[mask].topk(NUM_RANKS, -1).indices
+            best = logits[mask].topk(num_ranks, -1).indices
             best = best if ids is None else ids[best]
             found[step] = (best == self.labels(batch, step)[mask][:, None]).sum(0)
             counts[step] = mask.sum()
