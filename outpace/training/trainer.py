@@ -83,6 +83,7 @@ class Trainer:
     def _run(self, advance: Callable[[str, int], None], evaluate: bool) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.resume()
+        self._shorten_log()
         advance("training", self.step)
         label = "training"
         while self.step < self.config.steps:
@@ -189,6 +190,16 @@ class Trainer:
 
     def _saved(self) -> list[int]:
         return [int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*")]
+
+    def _shorten_log(self) -> None:
+        """Remove the lines of the steps after the checkpoint, which are trained again."""
+        path = self.folder / LOG
+        if not (self._accelerator.is_main_process and path.exists()):
+            return
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text("".join(lines[: self.step]), encoding="utf-8")  # every step has a line
+        os.replace(partial, path)
 
     def _log(self, entry: dict[str, float]) -> None:
         if self._accelerator.is_main_process:

@@ -120,7 +120,8 @@ def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
         first, second = (load_file(folder / "model.safetensors") for folder in (whole.folder, part))
         assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
         configs = [(folder / "config.json").read_text() for folder in (whole.folder, part)]
-        assert configs[0] == configs[1]
+        logs = [folder / "work" / "checkpoints" / "log.jsonl" for folder in (whole.folder, part)]
+        assert configs[0] == configs[1] and logs[0].read_text() == logs[1].read_text()
         assert method not in EXIT_PREDICTORS or json.loads(configs[0])["layers"] == [1]
         assert whole.evaluations == again.evaluations and [each.step for each in whole.evaluations] == [3, 6]
     assert len(list((part / "work" / "checkpoints").glob("step-*"))) == 2  # the newest ones
