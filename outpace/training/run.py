@@ -205,6 +205,7 @@ def _finish(
         "texts": found.num_texts,
         "tokens": found.num_tokens,
         "parameters": num_parameters,
+        "processes": processes().num_processes,  # each of them has batches of its own
         "evaluations": [asdict(each) for each in found.evaluations],
         "versions": {
             "outpace": __version__,

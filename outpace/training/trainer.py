@@ -230,7 +230,7 @@ def trained(
 
 
 def processes() -> Any:
-    """The processes among which `accelerate launch` divides the batches. ConfigError without accelerate."""
+    """The processes that share the batches, as `torchrun` starts them. ConfigError without accelerate."""
     try:
         from accelerate import PartialState
     except ImportError as error:
