@@ -88,11 +88,12 @@ def _answers(model: Model, group: Sequence[Prompt], settings: Answers, seed: int
         settings.max_tokens,
         temperatures,
         seed,
-        stop=_stop(model),
+        stop=end_tokens(model),
         top_p=settings.top_p,
     )
 
 
-def _stop(model: Model) -> tuple[int, ...]:
+def end_tokens(model: Model) -> tuple[int, ...]:
+    """The tokens that end a text of the model."""
     end = getattr(model.defaults, "eos_token_id", None)
     return tuple(end) if isinstance(end, list | tuple) else () if end is None else (int(end),)

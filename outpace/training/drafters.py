@@ -44,9 +44,7 @@ from outpace.training.config import ConfigError, TrainConfig
 from outpace.training.lessons.acceptance import DraftDistributionLesson, HiddenStateLesson
 from outpace.training.lessons.adapters import AdapterLesson
 from outpace.training.lessons.draft_lengths import DraftLengthLesson
-from outpace.training.lessons.draft_models import (
-    FilteredLesson,
-)
+from outpace.training.lessons.draft_models import DraftModelLesson, FilteredLesson
 from outpace.training.lessons.early_exits import EarlyExitLesson, SortedLesson, exit_layer
 from outpace.training.lessons.exit_predictor import ExitLesson
 from outpace.training.lessons.feature_heads import FeatureHeadLesson
@@ -157,8 +155,10 @@ def lesson(
     target: HFTarget,
     config: TrainConfig,
     reference: PreTrainedModel | None = None,  # of adaspec
+    end_tokens: tuple[int, ...] = (),
 ) -> Lesson:
-    """What the drafter learns. The target's LM head is used in float32 and never trained."""
+    """What the drafter learns. The target's LM head is used in float32 and never trained. `end_tokens`: those
+    with which texts that a draft model continues itself end."""
     target_head = copy.deepcopy(target.head).float().requires_grad_(False)
     head = drafter.draft if isinstance(drafter, PredictorOf) else drafter
     if isinstance(head, DraftHead) and head.lm_head is target.head:
@@ -193,6 +193,8 @@ def lesson(
     if method == "adaspec":
         assert reference is not None
         return FilteredLesson(drafter, reference, target_head, config.distillation)
+    if method == "distillspec":
+        return DraftModelLesson(drafter, target_head, config.distillation, end_tokens)
     made: Callable[..., Lesson] = DRAFT_MODELS[method]
     return made(drafter, target_head, config.distillation)
 

@@ -15,10 +15,10 @@ from outpace.training.config import TrainConfig
 from outpace.training.evaluation import DrafterEvaluation, Evaluation
 from outpace.training.features import FeatureSource
 from outpace.training.lessons.lesson import Lesson
-from outpace.training.texts import DataError, Example, Prompt
+from outpace.training.texts import DataError, Example, Prompt, fingerprint
 from outpace.training.trainer import Trainer, processes, trained
 
-HELD_OUT, GENERAL = "held-out", "general"  # folders of the hidden states of these texts
+HELD_OUT = "held-out"  # folder of the hidden states of these texts
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ def grown(
 
     num_held = max(1, round(len(prompts) * config.held_out))
     held_out = _texts(model, prompts[:num_held], config, states / "answers-held-out")
-    others = _texts(model, general, config, states / "answers-general") if general else []
+    # runs that share answers may have other general texts
+    general_folder = f"general-{fingerprint(general)}"
+    others = _texts(model, general, config, states / f"answers-{general_folder}") if general else []
     if general and not others:
         raise DataError("the texts of other domains are too long to be answered: give shorter ones")
     found: list[Round] = []
@@ -104,7 +106,7 @@ def grown(
         lesson = begin()
         if not found:
             before = evaluated(lesson, held_out, HELD_OUT)
-            forgotten = evaluated(lesson, others, GENERAL) if others else None
+            forgotten = evaluated(lesson, others, general_folder) if others else None
         trainer = trained(lesson, model.target, learned, held_out, own, states, rounds / f"{size:07d}")
         evaluation = _of_drafter(trainer.evaluations[-1])
         found.append(Round(size, len(learned), sum(len(each.tokens) for each in learned), evaluation))
@@ -115,7 +117,7 @@ def grown(
             break
     assert best is not None and before is not None
     acceptances = [each.evaluation.acceptance for each in found]
-    both = None if forgotten is None else (forgotten, evaluated(best.lesson, others, GENERAL))
+    both = None if forgotten is None else (forgotten, evaluated(best.lesson, others, general_folder))
     return Growth(before, tuple(found), acceptances.index(max(acceptances)), both), best
 
 

@@ -18,13 +18,14 @@ from outpace.api.model import Model, as_model
 from outpace.console import progress
 from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.heads.fingerprint import target_fingerprint
-from outpace.training.answers import answered
+from outpace.training.answers import answered, end_tokens
 from outpace.training.card import write_card
 from outpace.training.config import ConfigError, TrainConfig, changed
 from outpace.training.drafters import check_answers, draft_model, lesson, save, untrained
 from outpace.training.evaluation import Evaluation
 from outpace.training.growth import Growth, grown
 from outpace.training.lessons.draft_models import DraftModelLesson
+from outpace.training.lessons.exit_predictor import ExitLesson
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import PositionHeadLesson
 from outpace.training.methods import (
@@ -136,7 +137,7 @@ def train(
         trained(first, model.target, learned, test, plain, states, work / "reference")
     drafter = begun or untrained(method, model, config, learned)
     trainer = trained(
-        lesson(method, drafter, model.target, config, reference),
+        lesson(method, drafter, model.target, config, reference, end_tokens(model)),
         model.target,
         learned,
         test,
@@ -150,6 +151,8 @@ def train(
     if running.is_main_process:
         if isinstance(trainer.lesson, PositionHeadLesson):
             trainer.lesson.head.rank_accuracies = rank_accuracies(trainer)
+        if isinstance(trainer.lesson, ExitLesson):
+            trainer.lesson.choose_layers(trainer.held_out())
         save(drafter, folder, model)
         if method in ROUTED:
             prompts_of = [example.tokens[: example.first] for example in examples]
@@ -202,6 +205,7 @@ def _finish(
         "texts": found.num_texts,
         "tokens": found.num_tokens,
         "parameters": num_parameters,
+        "processes": processes().num_processes,  # each of them has batches of its own
         "evaluations": [asdict(each) for each in found.evaluations],
         "versions": {
             "outpace": __version__,

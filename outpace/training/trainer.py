@@ -51,9 +51,8 @@ class Trainer:
         self.step = 0
         self.evaluations: list[Evaluation] = []
         self._source, self._held_out = source, held_out
-        self._accelerator = Accelerator(
-            cpu=not torch.cuda.is_available(), mixed_precision="bf16" if config.bfloat16 else "no"
-        )
+        # its precision is that of the whole process, in which other runs may have another: see `_advance`
+        self._accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")
         own = list(lesson.trained.values())
         # a head uses parameters of the target in place, which get no gradient until the run has ended
         ids = set(map(id, own))
@@ -84,6 +83,7 @@ class Trainer:
     def _run(self, advance: Callable[[str, int], None], evaluate: bool) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.resume()
+        self._shorten_log()
         advance("training", self.step)
         label = "training"
         while self.step < self.config.steps:
@@ -108,8 +108,8 @@ class Trainer:
             seed = random.Random(f"{config.seed} noise {self.step} {part} {self._rank}").getrandbits(63)
             batch = self.lesson.batch(self._source, self._indices(part), seed).to(self._accelerator.device)
             noise = torch.Generator().manual_seed(seed)
-            with self._accelerator.autocast():
-                loss = self._prepared(batch, noise) / config.accumulate
+            with torch.autocast(batch.tokens.device.type, torch.bfloat16, enabled=config.bfloat16):
+                loss = self._prepared(batch, noise).float() / config.accumulate
             total += self._checked(loss)
             self._accelerator.backward(loss)
         self._accelerator.clip_grad_norm_(self._own, config.optimizer.clip)
@@ -191,6 +191,16 @@ class Trainer:
     def _saved(self) -> list[int]:
         return [int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*")]
 
+    def _shorten_log(self) -> None:
+        """Remove the lines of the steps after the checkpoint, which are trained again."""
+        path = self.folder / LOG
+        if not (self._accelerator.is_main_process and path.exists()):
+            return
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text("".join(lines[: self.step]), encoding="utf-8")  # every step has a line
+        os.replace(partial, path)
+
     def _log(self, entry: dict[str, float]) -> None:
         if self._accelerator.is_main_process:
             with (self.folder / LOG).open("a", encoding="utf-8") as file:
@@ -220,7 +230,7 @@ def trained(
 
 
 def processes() -> Any:
-    """The processes among which `accelerate launch` divides the batches. ConfigError without accelerate."""
+    """The processes that share the batches, as `torchrun` starts them. ConfigError without accelerate."""
     try:
         from accelerate import PartialState
     except ImportError as error:

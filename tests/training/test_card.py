@@ -94,20 +94,22 @@ def test_cards_have_a_command_for_vllm_where_it_loads_the_drafter(
 
 
 @pytest.mark.slow
-def test_two_processes_train_one_drafter(tiny, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "setting"), [("eagle3", "head.unroll=2"), ("s2d", "exits.layers=1")])
+def test_two_processes_train_one_drafter(method: str, setting: str, tiny, tmp_path: Path) -> None:
     data = tmp_path / "prompts.jsonl"
     data.write_text("\n".join(json.dumps({"prompt": f"def f{index}(a):"}) for index in range(8)))
     folder = tmp_path / "out"
-    changes = "steps=3 batch=2 texts=6 held_out=0.2 length=32 answers.max_tokens=8 answers.batch=3"
+    changes = f"steps=3 batch=2 texts=6 held_out=0.2 length=32 answers.max_tokens=8 answers.batch=3 {setting}"
     command = [
-        *(sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"),
-        *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "-m"),
-        *("outpace", "train", "eagle3", "--target", tiny.target, "--data", data, "--output", folder),
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"),
+        *("outpace", "train", method, "--target", tiny.target, "--data", data, "--output", folder),
+        *(("--draft", tiny.draft) if method == "s2d" else ()),
         *(part for change in changes.split() for part in ("--set", change)),
         *("--dtype", "float32", "--threads", "1"),
     ]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((folder / "training.json").read_text())["processes"] == 2
     lines = (folder / "work" / "checkpoints" / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
     assert (folder / "model.safetensors").exists() and (folder / "README.md").exists()

@@ -33,7 +33,15 @@ def data(tmp_path: Path) -> str:
     return str(path)
 
 
-def run(model: Model, tiny, data: str, folder: Path, *changes: str, general: str | None = None) -> Trained:
+def run(
+    model: Model,
+    tiny,
+    data: str,
+    folder: Path,
+    *changes: str,
+    general: str | None = None,
+    captured: Path | None = None,
+) -> Trained:
     return train(
         "domain-drafter",
         target=model,
@@ -42,6 +50,7 @@ def run(model: Model, tiny, data: str, folder: Path, *changes: str, general: str
         draft=tiny.draft,
         changes=[*QUICK, *changes],
         general=general,
+        captured=captured,
     )
 
 
@@ -71,6 +80,19 @@ def test_data_grows_and_forgetting_is_reported(model, tiny, data, tmp_path) -> N
     given = {"method": "speculative-sampling", "draft": str(tmp_path / "domain"), "max_tokens": 12}
     plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
     assert outpace.generate(model, "def add(a, b):", **given)[0].tokens == plain[0].tokens
+
+
+def test_runs_that_share_answers_have_general_texts_of_their_own(model, tiny, data, tmp_path) -> None:
+    forgotten, shared = [], tmp_path / "shared"
+    for name, captured in (("apples", shared), ("pears", shared), ("pears", None)):
+        general = tmp_path / f"{name}.jsonl"
+        rows = [{"prompt": f"{number} {name} and the"} for number in range(9)]
+        general.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        folder = tmp_path / f"{name} {captured is None}"
+        found = run(model, tiny, data, folder, general=str(general), captured=captured).growth
+        assert found is not None and found.general is not None
+        forgotten.append(found.general)
+    assert forgotten[0] != forgotten[1] == forgotten[2]
 
 
 def test_it_stops_where_the_gain_is_small_and_answers_no_more_prompts(

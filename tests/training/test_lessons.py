@@ -207,6 +207,21 @@ def test_medusa_learns_the_text_with_falling_weights() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("method", ["medusa", "redrafter"])
+def test_the_order_of_the_draft_vocabulary_does_not_matter(method: str) -> None:
+    config = changed(CONFIG, ["head.draft_vocab=9"])
+    batch, head = source(greedy_text(3, 1), first=2).batch([0]), head_of(method, config)
+    expected = lesson(method, head, target(), config)(batch, NO_NOISE)
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    assert head.draft_ids is not None
+    head.draft_ids = head.draft_ids[order]
+    for name, each in head.own.items():
+        if name.startswith("lm_head"):
+            each.copy_(each[order])
+    assert lesson(method, head, target(), config)(batch, NO_NOISE).item() == pytest.approx(expected.item())
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("method", ["medusa", "hydra", "redrafter"])
 def test_training_begins_with_the_targets_own_lm_head(method: str) -> None:
     config = changed(CONFIG, ["head.prefix=false"])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import GenerationConfig
 
 import outpace
 from outpace.api.model import Model
@@ -17,9 +19,11 @@ from outpace.models.adapter import EXIT_LAYER
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import drafting_layers
+from outpace.training.answers import sampled
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
 from outpace.training.drafters import draft_vocabulary
 from outpace.training.features import FeatureSource
+from outpace.training.lessons import draft_models
 from outpace.training.methods import (
     DRAFT_MODELS,
     EXIT_MODELS,
@@ -56,15 +60,15 @@ def draft_for(method: str, tiny) -> str | None:
     return tiny.draft if method in {*DRAFT_MODELS, *EXIT_MODELS, *PREDICTORS} - {"fastdraft"} else None
 
 
-def head_for(method: str, model: Model, folder: Path) -> str | None:
-    if method not in LENGTH_PREDICTORS:
+def head_for(method: str, model: Model, data: str, folder: Path) -> str | None:
+    if method not in (*LENGTH_PREDICTORS, *EXIT_PREDICTORS):
         return None
-    train("eagle", target=model, data="", output=folder, dry_run=True)
-    return str(folder)
+    changes = [*QUICK, "answers.temperatures=0"]
+    return str(train("eagle", target=model, data=data, output=folder, changes=changes).folder)
 
 
 # one of each kind of lesson
-QUICK_METHODS = ("eagle3", "medusa", "adaspec", "disco")
+QUICK_METHODS = ("eagle3", "medusa", "adaspec", "disco", "specee")
 
 
 @pytest.mark.parametrize(
@@ -74,15 +78,19 @@ QUICK_METHODS = ("eagle3", "medusa", "adaspec", "disco")
         *(
             pytest.param(method, marks=pytest.mark.slow)
             for method in METHODS
-            if method not in {*QUICK_METHODS, *GROWING, *EXIT_PREDICTORS}
+            if method not in {*QUICK_METHODS, *GROWING}
         ),
     ],
 )
 def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
     method, model, tiny, data, tmp_path, monkeypatch
 ) -> None:
-    start = {"draft": draft_for(method, tiny), "head": head_for(method, model, tmp_path / "head")}
-    whole = train(method, target=model, data=data, output=tmp_path / "whole", **start, changes=QUICK)
+    changes = QUICK
+    if method in EXIT_PREDICTORS:  # tokens leave early, so that there are layers to lose
+        changes = [*QUICK, "answers.temperatures=0"]
+        monkeypatch.setattr("outpace.training.lessons.exit_predictor.THRESHOLD", 0.0)
+    start = {"draft": draft_for(method, tiny), "head": head_for(method, model, data, tmp_path / "head")}
+    whole = train(method, target=model, data=data, output=tmp_path / "whole", **start, changes=changes)
     part = tmp_path / "part"
     steps = iter([3, 2])
 
@@ -105,12 +113,17 @@ def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
             Trainer, "run", lambda self, advance, stop=stop: run(self, lambda *rest: stop(self, *rest))
         )
         with pytest.raises(Stopped):
-            train(method, target=model, data=data, output=part, **start, changes=QUICK)
+            train(method, target=model, data=data, output=part, **start, changes=changes)
     monkeypatch.setattr(Trainer, "run", run)
-    again = train(method, target=model, data=data, output=part, **start, changes=QUICK)
-    first, second = (load_file(folder / "model.safetensors") for folder in (whole.folder, part))
-    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-    assert whole.evaluations == again.evaluations and [each.step for each in whole.evaluations] == [3, 6]
+    for _ in range(2):  # the second time it is trained already, as after a stop before saving
+        again = train(method, target=model, data=data, output=part, **start, changes=changes)
+        first, second = (load_file(folder / "model.safetensors") for folder in (whole.folder, part))
+        assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+        configs = [(folder / "config.json").read_text() for folder in (whole.folder, part)]
+        logs = [folder / "work" / "checkpoints" / "log.jsonl" for folder in (whole.folder, part)]
+        assert configs[0] == configs[1] and logs[0].read_text() == logs[1].read_text()
+        assert method not in EXIT_PREDICTORS or json.loads(configs[0])["layers"] == [1]
+        assert whole.evaluations == again.evaluations and [each.step for each in whole.evaluations] == [3, 6]
     assert len(list((part / "work" / "checkpoints").glob("step-*"))) == 2  # the newest ones
     facts = json.loads((part / "training.json").read_text())
     assert facts["target"] == target_fingerprint(model.target) and facts["texts"] == whole.num_texts > 0
@@ -165,6 +178,24 @@ def test_a_trained_predictor_is_used_by_its_method(method, model, tiny, data, tm
         outpace.generate(model, "def", **given | {"draft": model})
 
 
+def test_answers_of_a_draft_end_with_the_targets_end_tokens(model, tiny, data, tmp_path, monkeypatch) -> None:
+    end = set(range(0, 320, 2))
+    model = replace(model, defaults=GenerationConfig(eos_token_id=sorted(end)))
+    found = list[list[int]]()
+
+    def watched(*given, **options):
+        answers = sampled(*given, **options)
+        found.extend(answers)
+        return answers
+
+    monkeypatch.setattr(draft_models, "sampled", watched)
+    changes = [*QUICK, "distillation.on_policy=1", "distillation.on_policy_tokens=8"]
+    train("distillspec", target=model, data=data, output=tmp_path, draft=tiny.draft, changes=changes)
+    assert len(found) == 12  # 6 steps of 2 texts
+    ends = [[token in end for token in answer] for answer in found]
+    assert all(not any(each[:-1]) and (each[-1] or len(each) == 8) for each in ends)
+
+
 def test_a_specialist_is_trained_with_the_profile_of_its_prompts(model, tiny, data, tmp_path) -> None:
     name, folder = "multilingual-drafter", tmp_path / "german"
     train(name, target=model, data=data, output=folder, draft=tiny.draft, changes=QUICK)
@@ -217,6 +248,26 @@ def test_a_head_is_trained_further(model, data, tmp_path) -> None:
     ).folder
     first_weights, weights = (load_file(each / "model.safetensors") for each in (made, again))
     assert all(torch.equal(first_weights[name], weights[name]) for name in weights)
+
+
+def test_runs_of_one_process_may_have_different_precisions(model, data, tmp_path) -> None:
+    losses = []
+    for number, precision in enumerate(("true", "false", "true")):
+        folder, changes = tmp_path / str(number), [*QUICK, f"bfloat16={precision}"]
+        train("medusa", target=model, data=data, output=folder, changes=changes)
+        losses.append((folder / "work" / "checkpoints" / "log.jsonl").read_text())
+    assert losses[0] == losses[2] != losses[1]
+
+
+def test_a_head_that_drafts_few_tokens_is_trained_and_used(model, data, tmp_path) -> None:
+    changes = [*QUICK, "head.draft_vocab=3"]
+    for method in ("medusa", "hydra", "redrafter"):
+        folder = train(method, target=model, data=data, output=tmp_path / method, changes=changes).folder
+        accuracies = json.loads((folder / "config.json").read_text())["rank_accuracies"]
+        assert [len(each) for each in accuracies] == [3] * 5
+        plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
+        found = outpace.generate(model, "def add(a, b):", method=method, head=str(folder), max_tokens=12)
+        assert found[0].tokens == plain[0].tokens and found[0].statistics.num_draft_tokens
 
 
 def test_hidden_states_on_disk_give_the_same_head(model, data, tmp_path) -> None:

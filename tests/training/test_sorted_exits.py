@@ -68,6 +68,17 @@ def learned(lesson: SortedLesson, steps: int) -> PreTrainedModel:
     return lesson.model.eval()
 
 
+def test_layers_behind_the_last_exit_are_not_trained() -> None:
+    model = copy.deepcopy(plain_draft())
+    for exits, names in (((1,), {"model.layers.1."}), ((1, 2), set[str]())):
+        lesson = SortedLesson(model, target().head, exits)
+        model.zero_grad()
+        lesson(batch_of(greedy_text(1, 2, 6)), NO_NOISE).backward()
+        others = {name for name, _ in model.named_parameters() if name.startswith(tuple(names))}
+        assert lesson.trained.keys() == {name for name, _ in model.named_parameters()} - others
+        assert all(each.grad is not None for each in lesson.trained.values())
+
+
 def test_the_loss_is_the_sum_over_all_exits() -> None:
     model, batch = plain_draft(), batch_of(greedy_text(1, 2, 6), greedy_text(4, 3, 1)[:9])
     lesson = SortedLesson(model, target().head, EXITS)

@@ -26,9 +26,16 @@ class DraftModelLesson(DrafterLesson):
     """DistillSpec (Zhou et al. 2024): a divergence between the target's distribution and the draft's at every
     generated token. A share of the batches are texts that the draft continues itself."""
 
-    def __init__(self, draft: PreTrainedModel, target_head: nn.Module, settings: Distillation) -> None:
+    def __init__(
+        self,
+        draft: PreTrainedModel,
+        target_head: nn.Module,
+        settings: Distillation,
+        end_tokens: tuple[int, ...] = (),
+    ) -> None:
+        """`end_tokens`: those with which an answer of the draft ends, as the target's do."""
         super().__init__(dict(draft.named_parameters()), target_head)
-        self.draft, self.settings = draft, settings
+        self.draft, self.settings, self._end_tokens = draft, settings, end_tokens
         # shares the weights, so it answers with what has been learned so far; not a module
         self._answering = (HFTarget(draft),)
 
@@ -43,6 +50,7 @@ class DraftModelLesson(DrafterLesson):
             self.settings.on_policy_tokens,
             [self.settings.temperature] * len(texts),
             choice.getrandbits(31),
+            stop=self._end_tokens,
         )
         pairs = zip(texts, answers, strict=True)
         return source.computed([Example((*text, *answer), len(text)) for text, answer in pairs])

@@ -131,6 +131,9 @@ class SortedLesson(ExitsLesson):
     def __init__(self, model: PreTrainedModel, target_head: nn.Module, exits: Sequence[int]) -> None:
         super().__init__(model, target_head)
         self.exits, self._thresholds = tuple(exits), default_thresholds(len(exits))
+        # layers behind the last exit get no gradient, for which several processes would wait
+        behind = {id(each) for layer in self._layers[exits[-1] :] for each in layer.parameters()}
+        self.trained = {name: each for name, each in self.trained.items() if id(each) not in behind}
 
     @property
     def num_draft_parameters(self) -> int:

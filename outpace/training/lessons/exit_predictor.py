@@ -83,10 +83,24 @@ class ExitLesson(Lesson):
         logits = head.lm_head(head.norm(step.states))
         return logits.topk(min(NUM_CANDIDATES, logits.shape[-1])).indices
 
-    @torch.no_grad()
     def evaluation(self, step: int, batches: Iterable[Batch]) -> ExitEvaluation:
-        """Also chooses the layers that the predictor has checked for every token."""
-        depths, agreed, count, num_layers = Counter[int](), 0, 0, self.predictor.num_exits + 1
+        depths, agreed = self._left(batches)
+        count, num_layers = max(1, depths.total()), self.predictor.num_exits + 1
+        mean = sum(layer * num for layer, num in depths.items()) / count
+        return ExitEvaluation(step, agreed / count, mean, num_layers)
+
+    def choose_layers(self, batches: Iterable[Batch]) -> None:
+        """Choose the layers that the predictor has checked for every token, by held-out texts."""
+        depths, _ = self._left(batches)
+        num_layers = self.predictor.num_exits + 1
+        often = [layer for layer, num in depths.most_common() if num and layer < num_layers]
+        self.predictor.layers = frozenset(often[: max(1, num_layers // OFTEN)])
+
+    @torch.no_grad()
+    def _left(self, batches: Iterable[Batch]) -> tuple[Counter[int], int]:
+        """By layer the number of tokens that leave after it, and how many of all predict what the last layer
+        does."""
+        depths, agreed = Counter[int](), 0
         for batch in batches:
             left: Tensor | None = None
             for each in self._exits(batch):
@@ -99,9 +113,6 @@ class ExitLesson(Lesson):
                 agreed += int((leaves & each.is_final).sum())
             if left is not None:
                 stayed = int((~left).sum())
-                depths[num_layers] += stayed
-                agreed, count = agreed + stayed, count + len(left)
-        often = [layer for layer, num in depths.most_common() if num and layer < num_layers]
-        self.predictor.layers = frozenset(often[: max(1, num_layers // OFTEN)])
-        mean = sum(layer * num for layer, num in depths.items()) / max(1, count)
-        return ExitEvaluation(step, agreed / max(1, count), mean, num_layers)
+                depths[self.predictor.num_exits + 1] += stayed
+                agreed += stayed
+        return depths, agreed

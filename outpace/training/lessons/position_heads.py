@@ -20,7 +20,7 @@ from outpace.training.features import Batch
 from outpace.training.lessons.lesson import DrafterLesson, draftable
 from outpace.training.unrolled import over_text
 
-NUM_RANKS = 10  # whose accuracies are measured at each depth
+NUM_RANKS = 10  # whose accuracies are measured at each depth, or as many as there are tokens to draft
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class PositionHeadLesson(DrafterLesson):
         super().__init__(head.own, target_head)
         self.head, self.num_steps, self.max_depth = head, num_steps, head.max_depth
         self._objective, self._settings = objective, settings
+        # (V,) by token its place among the tokens that can be drafted, in any order; -1: it cannot be drafted
+        self._places: Tensor | None = None
+        if head.draft_ids is not None:
+            self._places = torch.full((head.vocab,), -1)
+            self._places[head.draft_ids.cpu()] = torch.arange(len(head.draft_ids))
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
         total = batch.hidden[-1].new_zeros((), dtype=torch.float32)
@@ -64,9 +69,9 @@ class PositionHeadLesson(DrafterLesson):
                 loss = losses.soft_cross_entropy(logits, target_logits, mask & can_draft)
             else:
                 labels = self.labels(batch, step)
-                if ids is not None:
-                    places = torch.searchsorted(ids, labels).clamp_max(len(ids) - 1)
-                    mask, labels = mask & (ids[places] == labels), places
+                if self._places is not None:
+                    labels = self._places.to(labels.device)[labels]
+                    mask = mask & (labels >= 0)
                 loss = losses.cross_entropy(logits, labels, mask)
             total = total + self._objective.weight(step, self._settings) * loss
         return total
@@ -86,15 +91,16 @@ class PositionHeadLesson(DrafterLesson):
         return None if ids is None else ids.to(device)
 
     @torch.no_grad()
-    def ranks(self, batch: Batch) -> tuple[Tensor, Tensor]:  # (S, NUM_RANKS), (S,)
+    def ranks(self, batch: Batch) -> tuple[Tensor, Tensor]:  # (S, ranks), (S,)
         """By draft token: the number of columns in which the token of each rank is the text's, and of
         columns."""
         ids = self.draft_ids(batch.tokens.device)
-        found = torch.zeros(self.num_steps, NUM_RANKS, dtype=torch.int64)
+        num_ranks = min(NUM_RANKS, self.head.num_draft_tokens)
+        found = torch.zeros(self.num_steps, num_ranks, dtype=torch.int64)
         counts = torch.zeros(self.num_steps, dtype=torch.int64)
         for step, logits in enumerate(self.drafted(batch, self.num_steps)):
             mask = self.learned(batch, step)
-            best = logits[mask].topk(NUM_RANKS, -1).indices
+            best = logits[mask].topk(num_ranks, -1).indices
             best = best if ids is None else ids[best]
             found[step] = (best == self.labels(batch, step)[mask][:, None]).sum(0)
             counts[step] = mask.sum()
