@@ -17,11 +17,12 @@ from outpace.core.skip_set import SkipSet
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.drafters.compose.guarded import GuardedDrafter
+from outpace.drafters.model.adapter_drafter import AdapterDrafter
 from outpace.drafters.model.draft_model import DraftModel, Growth
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Read, grow
 from outpace.drafters.model.self_draft import SelfDraft
-from outpace.models.heads.head_model import HeadModel, untrained_eagle, untrained_eagle3
+from outpace.models.heads.head_model import HeadModel, untrained_eagle, untrained_eagle3, untrained_kangaroo
 from outpace.models.slim.make import without
 from outpace.proof.models import tables, transformers_models
 from outpace.recipes import get
@@ -91,6 +92,11 @@ def eagle3(target: Any, growth: Growth) -> Drafter:
     return FeatureDrafter(HeadModel(untrained_eagle3(target)), VOCAB, growth, sampled=True)
 
 
+def kangaroo(target: Any, growth: Growth) -> Drafter:
+    early = without(target, SkipSet.after(1, target.num_layers))
+    return AdapterDrafter(early, HeadModel(untrained_kangaroo(target)), growth, sampled=True)
+
+
 def draft_model(target: Any, growth: Growth) -> Drafter:
     return DraftModel(transformers_models(vocab=VOCAB).drafts[0], growth=growth)
 
@@ -113,7 +119,7 @@ def fails_after_a_forward(ctx: Context, plan: Plan, read: Read) -> TokenTree:
     return grow(ctx, plan, failing)
 
 
-@pytest.mark.parametrize("build", [eagle, eagle3, draft_model, exit_of_the_target])
+@pytest.mark.parametrize("build", [eagle, eagle3, kangaroo, draft_model, exit_of_the_target])
 def test_an_error_after_a_forward_changes_no_other_draft(build: Callable[[Any, Growth], Drafter]) -> None:
     target, found = transformers_models(vocab=VOCAB).target, []
     for growth in (grow, fails_after_a_forward):
