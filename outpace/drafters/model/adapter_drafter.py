@@ -33,7 +33,8 @@ class AdapterDrafter:
 
     The target gives the early layers' outputs at the tokens of prompts, part by part as it reads them, and at
     other tokens that the adapter has not read: the last token of a draft that was accepted as a whole, and
-    those of steps without a draft. The adapter reads these together with the root of its next draft."""
+    those of steps without a draft. The adapter reads these together with the root of its next draft. Its KV
+    cache tells how many they are, also after a draft that failed or was not verified."""
 
     learns_across_rows = drafts_across_rows = False
 
@@ -51,7 +52,8 @@ class AdapterDrafter:
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
         self._view: Cache | None = None  # of the target's KV cache
         self._cache: Cache | None = None  # of the adapter
-        # slot -> (P, D) the early layers' outputs at the committed tokens that the adapter has not read
+        # slot -> (P, D) the early layers' outputs at the last committed tokens: at those that the adapter has
+        # not read, and until the next `observe` also at those that its last draft has read
         self._unread: dict[int, Tensor] = {}
         # the tree of the last draft, without the level that the adapter has not read, and its rows' slots
         self._read: tuple[TokenTree, tuple[int, ...]] | None = None
@@ -59,6 +61,7 @@ class AdapterDrafter:
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         if max(plan.depth, default=0) == 0:
             return Draft(TokenTree.roots(ctx.roots))
+        self._discard()
         reader = AdapterReader(self, ctx)
         try:
             tree = self._growth(ctx, plan, reader)
@@ -87,37 +90,42 @@ class AdapterDrafter:
             for slot in slots:
                 self._unread[slot] = states[:0]
             return
-        texts = [tree.tokens[path[1:]].tolist() for path in paths]
-        read = self._keep(dict(zip(slots, texts, strict=True)))
-        for slot, path in zip(slots, paths, strict=True):
-            new = states[path[read.get(slot, 0) :]]
-            before = self._unread.get(slot)
-            self._unread[slot] = new if before is None else torch.cat((before, new))
+        cache = self.caches(step.ctx.cache)[1]
+        self._keep({slot: tree.tokens[path[1:]].tolist() for slot, path in zip(slots, paths, strict=True)})
+        for slot, path, committed in zip(slots, paths, step.ctx.committed, strict=True):
+            new, before = states[path], self._unread.get(slot)
+            known = new if before is None else torch.cat((before, new))
+            self._unread[slot] = _last(known, committed - 1 + len(path) - cache.lengths[slot])
 
-    def _keep(self, accepted: dict[int, list[int]]) -> dict[int, int]:
-        """Keep the entries of the last draft's root and accepted tokens; returns their number by slot.
-        `accepted`: slot -> the tokens after the root that were committed."""
+    def _keep(self, accepted: dict[int, list[int]]) -> None:
+        """Keep the entries of the last draft's root and accepted tokens. `accepted`: slot -> the tokens after
+        the root that were committed."""
         if self._read is None:
-            return {}
+            return
         tree, slots = self._read
         assert self._cache is not None
-        leaf = tree.match([accepted[slot] for slot in slots])
-        self._cache.commit(tree, leaf, slots)
+        self._cache.commit(tree, tree.match([accepted[slot] for slot in slots]), slots)
         self._read = None
-        return {slot: tree.forest.depths[node] + 1 for slot, node in zip(slots, leaf, strict=True)}
+
+    def _discard(self) -> None:
+        """Drop the entries of the last draft if it failed, was not verified, or was one of other rows of the
+        same step; those of committed tokens that were read with it stay."""
+        if self._cache is not None:
+            self._cache.discard()
+        self._read = None
 
     def release(self, slots: Sequence[int]) -> None:
+        self._discard()  # another request may use the slot before the next draft
         for slot in slots:
             self._unread.pop(slot, None)
         if self._cache is not None:
             self._cache.release([slot for slot in slots if slot < len(self._cache.lengths)])
         if not self._unread:  # free the memory of the KV cache until the next request
-            self._cache = self._view = self._read = None
+            self._cache = self._view = None
 
-    def take_unread(self, slots: Sequence[int], none: Tensor) -> list[Tensor]:  # B × (P_b, D)
-        """The early layers' outputs at the committed tokens that the adapter is now to read; `none`: at no
-        token."""
-        return [self._unread.pop(slot, none) for slot in slots]
+    def unread(self, slot: int, count: int, none: Tensor) -> Tensor:  # (P, D)
+        """The early layers' outputs at the `count` committed tokens before the root; `none`: at no token."""
+        return _last(self._unread.get(slot, none), count)
 
     def caches(self, target: Cache) -> tuple[Cache, Cache]:
         """The view of the target's KV cache, and the adapter's own with a slot for each of the target's."""
@@ -149,8 +157,9 @@ class AdapterReader:
         gap = None
         if not self.forwards:
             gap = [self._missing(row) for row in range(len(ctx.slots))]
-            unread = drafter.take_unread(ctx.slots, states[:0])
-            features = [torch.cat(pair) for pair in zip(unread, features, strict=True)]
+            for row, (slot, tokens) in enumerate(zip(ctx.slots, gap, strict=True)):
+                unread = drafter.unread(slot, len(tokens), states[:0])
+                features[row] = torch.cat((unread, features[row]))
         scores = drafter.adapter.model.score(tree, ctx.slots, self._cache, gap=gap, features=features)
         assert scores.logits is not None
         self.forwards += 1
@@ -180,3 +189,7 @@ class AdapterReader:
             self._read_early(tree)
         self.seconds += perf_counter() - began
         return Carry(tree, self.layer, torch.cat(self.states))
+
+
+def _last(states: Tensor, count: int) -> Tensor:  # (P, D) -> (count, D)
+    return states[len(states) - count :]

@@ -53,7 +53,11 @@ class ExitsDrafter:
             # the root is always read
             self.exits.keep(slot, min(self._num_common(ctx, row), ctx.committed[row] - 1))
         reader = _Reader(self, ctx, plan)
-        tree = self._grow(ctx, replace(plan, stop=reader.stopped), reader)
+        try:
+            tree = self._grow(ctx, replace(plan, stop=reader.stopped), reader)
+        except Exception:
+            self.release(ctx.slots)  # which exits have read these texts is not known: they are read anew
+            raise
         return Draft(tree, reader.forwards, reader.seconds)
 
     def _num_common(self, ctx: Context, row: int) -> int:

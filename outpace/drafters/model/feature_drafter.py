@@ -129,7 +129,9 @@ class FeatureDrafter:
             head = self.opened.head
             weight = next(head.parameters())
             features = torch.zeros(0, head.feature_size, dtype=weight.dtype, device=weight.device)
-        if unknown := len(tokens) + 1 - len(features):
+        needed = len(tokens) + 1
+        features = features[-needed:]  # a draft that failed left features of tokens that it has read
+        if unknown := needed - len(features):
             features = torch.cat((features.new_zeros(unknown, features.shape[1]), features))
         return tokens, features
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,8 @@ from outpace.core.claim import Drawn
 from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
+from outpace.drafters.compose.guarded import GuardedDrafter
+from outpace.drafters.model.exits_drafter import ExitsDrafter
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.exits import (
     CONFIG,
@@ -91,6 +94,42 @@ def run(
     ]
     parts = s2d.build(given.pop("target", target()), **given)
     return list(Session(parts, [torch.tensor(text) for text in prompts], sampling, LazyTargetProbs).steps())
+
+
+def drafts_with_an_error(breaks: bool) -> tuple[list[int | None], list[list[list[int]]]]:
+    """The slots whose drafts ended, and each slot's drafts. If it `breaks`, the second exit fails for slot 1
+    from where it reads several tokens of slot 0 too, for which the first exit was enough."""
+    parts = s2d.build(target(), draft=draft(), exits=EXITS, thresholds=(0.45, 0.6, 0.3), depth=5)
+    drafter = parts.drafter
+    assert isinstance(drafter, ExitsDrafter) and isinstance(drafter.exits, HFExits)
+    deeper, broken, failed = drafter.exits._ranges[1], list[int](), list[int | None]()
+    keep: Any = deeper.keep
+
+    def failing(tokens: Sequence[Tensor], slots: Sequence[int], *rest: Any) -> Any:
+        if {0, 1} <= set(slots) and len(tokens[slots.index(0)]) > 2:
+            broken.append(1)
+        if breaks and broken and 1 in slots:
+            raise RuntimeError("broken")
+        return keep(tokens, slots, *rest)
+
+    deeper.keep = failing
+    guarded = GuardedDrafter(drafter, lambda slot, error: failed.append(slot))
+    sampling = [SamplingParams(1.0, max_tokens=40, seed=row) for row in range(len(PROMPTS))]
+    texts = [torch.tensor(text) for text in PROMPTS]
+    drafts = [list[list[int]]() for _ in PROMPTS]
+    for step in Session(replace(parts, drafter=guarded), texts, sampling, LazyTargetProbs).steps():
+        for slot, nodes in zip(step.ctx.slots, step.draft.tree.forest.nodes, strict=True):
+            drafts[slot].append(step.draft.tree.tokens[list(nodes[1:])].tolist())
+    assert broken
+    return failed, drafts
+
+
+def test_an_error_in_a_deeper_exit_ends_the_drafts_of_one_request() -> None:
+    failed, undisturbed = drafts_with_an_error(False)
+    assert not failed
+    failed, drafts = drafts_with_an_error(True)
+    assert failed == [1] and drafts[1] != undisturbed[1]
+    assert drafts[0] == undisturbed[0] and drafts[2] == undisturbed[2]
 
 
 def test_exits_have_the_logits_of_models_that_end_there() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,9 +18,11 @@ from transformers import LlamaForCausalLM
 import outpace
 from outpace import recipes
 from outpace.core.claim import Drawn
-from outpace.core.contracts import Step
+from outpace.core.contracts import Context, Controller, Plan, Scores, Step, TargetProbs
+from outpace.core.row_error import NoTokenLeft
 from outpace.core.sampling_params import SamplingParams
-from outpace.decode import Session
+from outpace.core.tree import TokenTree
+from outpace.decode import Session, speculative_steps
 from outpace.models.heads.draft_head import head_config
 from outpace.models.heads.formats.files import HeadFileError
 from outpace.models.heads.formats.folder import kind_of, load_head, save_head
@@ -107,6 +110,57 @@ def test_drafts_equal_those_of_a_run_without_a_cache(prompt: list[int]) -> None:
         after_some += 0 <= length < 4
         length = len(step.generated[0]) - 1
     assert after_all and after_some
+
+
+@pytest.mark.parametrize("joining", [[17, 3, 11, 13, 10, 19], [2]])
+@pytest.mark.parametrize("depths", [(4, 4), (0, 4)])  # of the steps after the error
+def test_drafts_go_on_after_one_that_was_not_verified(joining: list[int], depths: tuple[int, int]) -> None:
+    """An error ends the request in slot 1 while its draft is verified, and another request takes its slot."""
+    target, head = made()
+    parts = kangaroo.build(target, head=HeadModel(head), threshold=0.0, depth=4)
+    controller, planned, ended = parts.controller, list[int](), list[int]()
+
+    class Planned:
+        """The controller, with these depths in the two steps after the error."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(controller, name)
+
+        def plan(self, ctx: Context) -> Plan:
+            plan = controller.plan(ctx)
+            if ended and len(planned) < len(depths):
+                planned.append(depths[len(planned)])
+                plan = plan.within(planned[-1:] * len(ctx.slots))
+            return plan
+
+    def target_probs(scores: Scores, tree: TokenTree, ctx: Context) -> TargetProbs:
+        if not ended and 1 in ctx.slots and ctx.committed[ctx.slots.index(1)] > 8:
+            raise NoTokenLeft(1, "no token is left")
+        return LazyTargetProbs(scores, tree, ctx)
+
+    def loop(session: Session) -> Iterator[Step]:
+        try:
+            yield from speculative_steps(session)
+        except NoTokenLeft as error:
+            ended.append(error.slot)
+            session.cache.discard()
+            session.cancel(error.slot)
+            assert session.add(torch.tensor(joining), SamplingParams(max_tokens=20)) == error.slot
+            yield from speculative_steps(session)
+
+    sampling = [SamplingParams(max_tokens=30)] * len(PROMPTS)
+    with_error = replace(parts, controller=cast("Controller", Planned()))
+    session = Session(with_error, [torch.tensor(text) for text in PROMPTS], sampling, target_probs)
+    after = dict.fromkeys(range(len(PROMPTS)), 0)
+    for step in session.steps(loop):
+        if not any(step.generated):
+            continue
+        tokens, forest = step.draft.tree.tokens, step.draft.tree.forest
+        for row, slot in enumerate(step.ctx.slots):
+            drafted = tokens[list(forest.nodes[row][1:])].tolist()
+            assert drafted == fresh_draft(step.ctx.tokens[row].tolist(), len(drafted))
+            after[slot] += len(drafted) if ended else 0
+    assert ended == [1] and planned == list(depths) and all(after.values())
 
 
 @pytest.mark.parametrize("early", [EARLY - 1, EARLY + 1])
