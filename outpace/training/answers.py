@@ -16,7 +16,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.config import Answers
-from outpace.training.texts import Example, Prompt
+from outpace.training.texts import DataError, Example, Prompt
 
 MAX_PROMPT = 1024  # tokens; of longer prompts the last ones
 
@@ -40,7 +40,11 @@ def answered(
             partial = path.with_suffix(".partial")
             partial.write_text(json.dumps(found), encoding="utf-8")
             os.replace(partial, path)
-        for prompt, answer in zip(group, json.loads(path.read_text(encoding="utf-8")), strict=True):
+        try:
+            answers = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DataError(f"{path} is damaged: remove it, and the target answers anew ({error})") from error
+        for prompt, answer in zip(group, answers, strict=True):
             tokens = prompt.tokens[-MAX_PROMPT:]
             examples.append(Example((*tokens, *answer), len(tokens)))
         advance("the target answers", len(group))

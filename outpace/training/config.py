@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any, get_args, get_origin, get_type_hints
 
 
@@ -105,6 +106,32 @@ class Predictor:
     shortfall_weight: float = 2.0  # of predictions below the label in the loss; of others 1 (adaeagle)
 
 
+# smallest values of settings that have one
+LEAST = {
+    "steps": 0,
+    "batch": 1,
+    "accumulate": 1,
+    "length": 8,
+    "texts": 2,
+    "save_every": 1,
+    "evaluate_every": 1,
+    "keep": 1,
+    "answers.max_tokens": 1,
+    "answers.batch": 1,
+    "capture.disk_gigabytes": 0,
+    "head.draft_vocab": 0,
+    "head.unroll": 1,
+    "head.noise": 0,
+    "head.top_k": 1,
+    "head.num_heads": 1,
+    "head.num_layers": 1,
+    "head.inner_size": 0,
+    "distillation.on_policy_tokens": 1,
+    "distillation.num_layers": 1,
+    "optimizer.warm_up": 0,
+    "optimizer.weight_decay": 0,
+    "optimizer.clip": 0,
+}
 WEIGHTINGS = ("sum", "uniform")  # of early exits
 LABELS = ("text", "target")  # of what exits learn
 
@@ -170,24 +197,18 @@ class TrainConfig:
     optimizer: Optimizer = field(default_factory=Optimizer)
 
     def __post_init__(self) -> None:
-        least = {
-            "steps": 0,
-            "batch": 1,
-            "accumulate": 1,
-            "length": 8,
-            "texts": 2,
-            "save_every": 1,
-            "evaluate_every": 1,
-            "keep": 1,
-        }
-        for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it is at least {smallest}")
+        for name, value in settings(self).items():
+            smallest = LEAST.get(name)
+            if isinstance(value, float) and not isfinite(value):
+                raise ConfigError(f"{name} is {value}: it is a number")
+            if smallest is not None and value < smallest:
+                raise ConfigError(f"{name} is {value}: it is at least {smallest}")
+        if self.optimizer.rate <= 0:
+            raise ConfigError(f"optimizer.rate is {self.optimizer.rate}: it is above 0")
+        if not 0 < self.distillation.size <= 1:
+            raise ConfigError(f"distillation.size is {self.distillation.size}: it is a share, up to 1")
         if not 0 < self.held_out < 1:
             raise ConfigError(f"held_out is {self.held_out}: it is a share between 0 and 1")
-        for name in ("unroll", "num_heads", "num_layers"):
-            if getattr(self.head, name) < 1:
-                raise ConfigError(f"head.{name} is {getattr(self.head, name)}: it is at least 1")
         if self.head.token_loss not in TOKEN_LOSSES:
             raise ConfigError(f"head.token_loss is {self.head.token_loss}: use {' or '.join(TOKEN_LOSSES)}")
         if self.distillation.divergence not in DIVERGENCES:
@@ -223,6 +244,11 @@ class TrainConfig:
             raise ConfigError(
                 "exits.layer is 0 or more, exits.rotation 1 or more, exits.scale above 0 and exits.dropout a "
                 "share below 1"
+            )
+        if exits.layer and exits.layers and exits.layer not in exits.layers:
+            trained = ",".join(map(str, exits.layers))
+            raise ConfigError(
+                f"exits.layer is {exits.layer}: use one of exits.layers={trained}, which are trained"
             )
         if not 0 <= predictor.mix < 1:
             raise ConfigError(f"predictor.mix is {predictor.mix}: it is a share below 1")

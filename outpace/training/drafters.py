@@ -115,7 +115,9 @@ def untrained(
         assert start is not None
         head = _head_in(resolve(start), "eagle", target)
         assert isinstance(head, DraftHead)
-        return ExitPredictorOf(_exit_predictor(target, config), head)
+        predictor = _exit_predictor(target, config)
+        predictor.trained_with = head_fingerprint(head)
+        return ExitPredictorOf(predictor, head)
     if start is not None:
         return _head_in(start, method, target)
     ids = draft_vocabulary(examples, target.vocab, config.head.draft_vocab)

@@ -43,12 +43,12 @@ class FeatureSource:
         self, target: HFTarget, examples: Sequence[Example], layers: Sequence[int], folder: Path
     ) -> None:
         self.examples = examples
-        self._target, self._layers, self._folder = target, tuple(layers), folder
+        self._target, self._layers, self.folder = target, tuple(layers), folder
 
     def store(self, limit: int, advance: Callable[[str, int], None]) -> int:
         """Write the hidden states of the first texts, as many as fit into `limit` bytes, those that are on
         disk already included; returns the bytes used. DataError if the disk is full."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         used = 0
         for index in range(len(self.examples)):
             path = self._path(index)
@@ -85,7 +85,7 @@ class FeatureSource:
         return _batch(texts, self._forward(texts, self._layers))
 
     def _path(self, index: int) -> Path:
-        return self._folder / f"{index:07d}.safetensors"
+        return self.folder / f"{index:07d}.safetensors"
 
     def _layers_to_write(self, path: Path) -> Sequence[int]:
         """The layers that a file is to have: none if it has those that are needed; else also those that it

@@ -42,6 +42,7 @@ from outpace.training.texts import DataError, Prompt, fingerprint, read_prompts,
 from outpace.training.trainer import Trainer, processes, trained
 
 RUN, CAPTURED, PROVENANCE = "run.json", "captured.json", "training.json"
+DRY_RUN = {"dry_run": True}  # what RUN says of an untrained drafter, which any run may overwrite
 
 
 @dataclass(frozen=True)
@@ -76,17 +77,19 @@ def train(
     architecture. `head`: folder of a head to begin with, in place of a new one, or of the head whose draft
     lengths adaeagle learns. `changes`: settings such as
     "steps=500". `captured`: folder for the target's answers and hidden states, by default in `output`; runs
-    with the same target, data and answers may share one. `general`: data of other domains, on which
+    with the same target, data, settings of the answers, `length` and `held_out` may share one. `general`: data of other domains, on which
     domain-drafter reports what the draft model forgets. `dry_run`: write an untrained drafter, without
     reading the data. A run that was stopped continues when it is started again with the same arguments, to
     the same result. ValueError for unsuited settings, data or targets.
     """
     config, folder = changed(config or defaults(method), changes), Path(output)
+    _check_output(folder, dry_run)
     model = as_model(target)
     check_start(method, draft, head, general)
     start = draft or head
     if dry_run:
         save(untrained(method, model, config, start=start), folder, model)
+        (folder / RUN).write_text(json.dumps(DRY_RUN) + "\n", encoding="utf-8")
         return Trained(folder, (), 0, 0)
     running = processes()
     # before the target answers: what does not fit is refused at once
@@ -102,7 +105,8 @@ def train(
     work = folder / "work"
     states = Path(captured) if captured else work
     with running.main_process_first():  # what the first process writes, the others read
-        _begin(folder / RUN, identity, "give another --output")
+        again = f"give another --output, and --captured {states} to keep the target's answers"
+        _begin(folder / RUN, identity, again)
         made_of = texts | {"answers": asdict(config.answers)}
         made_of |= {"length": config.length, "held_out": config.held_out}
         _begin(states / CAPTURED, made_of, "give another folder")
@@ -124,9 +128,8 @@ def train(
             examples = answered(model, prompts, config.answers, states / "answers", advance)
     learned, test = split_texts(examples, config.length, config.held_out)
     if not (learned and test):
-        raise DataError(
-            f"{data} gives {len(learned) + len(test)} texts to learn from: give more or longer ones"
-        )
+        num_answered = sum(each.first < len(each.tokens) for each in examples)
+        raise DataError(_too_few(data, config, num_answered, len(learned) + len(test)))
     for part in (learned, test):
         check_answers(method, part, config)
     reference = None
@@ -171,23 +174,76 @@ def rank_accuracies(trainer: Trainer) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(round(share, 4) for share in each) for each in shares)
 
 
+def _check_output(folder: Path, dry_run: bool) -> None:
+    """ConfigError for a folder whose content would be overwritten."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file: give a folder as --output")
+    if (folder / RUN).is_file():
+        if dry_run and not _is_dry(folder / RUN):
+            raise ConfigError(f"{folder} holds a trained drafter or a run: give another --output")
+    elif (folder / "config.json").exists() or any(folder.glob("*.safetensors")):
+        raise ConfigError(f"{folder} already holds a model or a drafter: give another --output")
+
+
+def _is_dry(path: Path) -> bool:
+    return _read(path, "give another --output") == DRY_RUN
+
+
+def _read(path: Path, otherwise: str) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}): {otherwise}") from error
+
+
 def _begin(path: Path, identity: dict[str, Any], otherwise: str) -> None:
     """Note in a file of the folder what the folder holds. ConfigError if it holds something else, which says
     what to do `otherwise`."""
+    if path.parent.exists() and not path.parent.is_dir():
+        raise ConfigError(f"{path.parent} is a file: {otherwise}")
     path.parent.mkdir(parents=True, exist_ok=True)
     identity = json.loads(json.dumps(identity))  # with lists for tuples, as in the file
-    if not path.exists():
+    if not path.exists() or _is_dry(path):
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
         os.replace(partial, path)
         return
-    before = json.loads(path.read_text(encoding="utf-8"))
-    different = [name for name in identity if before.get(name) != identity[name]]
+    different = _different(_read(path, otherwise), identity)
     if different:
         raise ConfigError(
             f"{path.parent} was made with another {' and '.join(different)}: {otherwise}, or the same "
             "arguments to continue"
         )
+
+
+def _different(before: Any, now: dict[str, Any], prefix: str = "") -> list[str]:
+    """Dotted names of what is in `now` and is not the same in `before`."""
+    found = list[str]()
+    for name, value in now.items():
+        old = before.get(name) if isinstance(before, dict) else None
+        if isinstance(value, dict):
+            inner = (
+                "" if name == "config" else f"{prefix}{name}."
+            )  # its settings are named as --set names them
+            found += _different(old, value, inner)
+        elif old != value:
+            found.append(f"{prefix}{name}")
+    return found
+
+
+def _too_few(data: str, config: TrainConfig, num_answered: int, num_texts: int) -> str:
+    """Why there are not enough texts to train and to evaluate, and what to do."""
+    if not num_answered and not config.answers.generate:
+        return f"no row of {data} has an answer: add answers, or leave answers.generate=false out"
+    if not num_texts:
+        return (
+            f"{data} gives no text of four tokens, three of them answered, to learn from: give longer "
+            "answers (answers.max_tokens) or other prompts"
+        )
+    return (
+        f"{data} gives {num_texts} texts, of which held_out={config.held_out} leaves none to learn from or "
+        "none to evaluate: give more prompts"
+    )
 
 
 def _finish(

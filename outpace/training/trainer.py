@@ -11,9 +11,11 @@ import math
 import os
 import random
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from torch import Tensor
 
 from outpace.console import progress
 from outpace.models.hf.target import HFTarget
+from outpace.recipes import described
 from outpace.training.config import ConfigError, TrainConfig
 from outpace.training.evaluation import Evaluation
 from outpace.training.features import Batch, FeatureSource
@@ -28,6 +31,9 @@ from outpace.training.lessons.lesson import Lesson
 from outpace.training.texts import Example
 
 STATE, LOG = "state.pt", "log.jsonl"
+# A trained weight is of the order of 1. The squares of weights up to this one are still numbers in bfloat16,
+# in which drafters are written.
+LARGEST_WEIGHT = 1e18
 
 
 class TrainingError(ValueError):
@@ -90,6 +96,7 @@ class Trainer:
             loss = self._advance()
             self.step += 1
             if evaluate and (self.step % self.config.evaluate_every == 0 or self.step == self.config.steps):
+                self._check_weights()
                 self.evaluations.append(self.evaluate())
             label = f"loss {loss:.3f}"
             if self.evaluations:
@@ -97,6 +104,7 @@ class Trainer:
             advance(label, 1)
             self._log({"step": self.step, "loss": loss})
             if self.step % self.config.save_every == 0 or self.step == self.config.steps:
+                self._check_weights()
                 self.save()
 
     def _advance(self) -> float:
@@ -121,12 +129,22 @@ class Trainer:
         gathered: Any = self._accelerator.gather(loss.detach()[None])
         mean = float(gathered.mean())
         if not math.isfinite(mean):
-            last = max(self._saved(), default=0)
-            raise TrainingError(
-                f"the loss is {mean} at step {self.step + 1}: the checkpoint of step {last} is kept; train "
-                "again into another folder with a lower optimizer.rate"
-            )
+            raise self._diverged(f"the loss is {mean} at step {self.step + 1}")
         return mean
+
+    def _check_weights(self) -> None:
+        """TrainingError if the weights cannot have learned anything; before they are written."""
+        largest = max(float(each.detach().abs().amax()) for each in self._own if each.numel())
+        if not largest < LARGEST_WEIGHT:  # NaN too
+            raise self._diverged(f"weights of up to {largest:.0e} after step {self.step}")
+
+    def _diverged(self, what: str) -> TrainingError:
+        last = max(self._saved(), default=0)
+        kept = f"the checkpoint of step {last} is kept; " if last else ""
+        return TrainingError(
+            f"{what}: {kept}train again into another --output with a lower optimizer.rate, and with "
+            f"--captured {self._source.folder.parent}, which has the answers"
+        )
 
     @property
     def _rank(self) -> int:
@@ -174,19 +192,43 @@ class Trainer:
             shutil.rmtree(self.folder / f"step-{step:07d}")
 
     def resume(self) -> bool:
-        """Continue from the newest checkpoint; returns whether there is one."""
-        saved = self._saved()
-        if not saved:
-            return False
-        path = self.folder / f"step-{max(saved):07d}" / STATE
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        with torch.no_grad():
-            for name, value in state["weights"].items():
-                self.lesson.trained[name].copy_(value)
+        """Continue from the newest checkpoint that is whole; returns whether there is one. TrainingError if
+        there are only damaged ones."""
+        saved = sorted(self._saved(), reverse=True)
+        for step in saved:
+            path = self.folder / f"step-{step:07d}" / STATE
+            try:
+                self._restore(torch.load(path, map_location="cpu", weights_only=True))
+            except (
+                OSError,
+                RuntimeError,
+                EOFError,
+                KeyError,
+                TypeError,
+                ValueError,
+                UnpicklingError,
+            ) as error:
+                warnings.warn(f"{path} is damaged and left out: {described(error)}", stacklevel=2)
+            else:
+                return True
+        if saved:
+            raise TrainingError(f"no checkpoint in {self.folder} is whole: remove that folder to train again")
+        return False
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Continue from this checkpoint. ValueError, before anything is changed, if its weights are not those
+        of the lesson."""
+        weights, own = state["weights"], self.lesson.trained
+        shapes = [{name: tuple(each.shape) for name, each in each.items()} for each in (weights, own)]
+        if shapes[0] != shapes[1]:
+            different = sorted(dict(shapes[0].items() ^ shapes[1].items()))
+            raise ValueError(f"missing, unknown or of another shape: {', '.join(different)}")
+        evaluations = [self.lesson.evaluation_type(**each) for each in state["evaluations"]]
         self._optimizer.load_state_dict(state["optimizer"])
-        self.step = state["step"]
-        self.evaluations = [self.lesson.evaluation_type(**each) for each in state["evaluations"]]
-        return True
+        with torch.no_grad():
+            for name, value in weights.items():
+                own[name].copy_(value)
+        self.step, self.evaluations = state["step"], evaluations
 
     def _saved(self) -> list[int]:
         return [int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*")]

@@ -169,6 +169,7 @@ def test_training_teaches_the_exit_and_leaves_the_target_as_it_is() -> None:
 def test_unsuited_settings_are_refused() -> None:
     assert exit_layer(EarlyExits(), 8) == 2 and exit_layer(EarlyExits(), 2) == 1
     assert exit_layer(EarlyExits(layer=3), 8) == 3
+    assert exit_layer(EarlyExits(layers=(3, 4)), 8) == 3 and exit_layer(EarlyExits(layers=(1, 2)), 8) == 2
     for layers in ((2,), (1, 1), (0, 1)):
         with pytest.raises(ConfigError, match="from 1 to 1"):
             check_learned_exits(layers, target())

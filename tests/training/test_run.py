@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -223,6 +224,9 @@ def test_a_trained_predictor_of_exits_is_used_by_its_method(model, data, tmp_pat
     card = (run.folder / "README.md").read_text()
     assert f"{last.agreement:.1%} of the held-out predictions" in card
     assert "--method specee --head eagle --predictor exits\n" in card and "do not have the target's" in card
+    other = train("hass", target=model, data=data, output=tmp_path / "hass", changes=QUICK).folder
+    with pytest.raises(ValueError, match="the predictor was trained with another head: give that one, or"):
+        outpace.generate(model, "def", **given | {"head": str(other)})
     for wrong in ({}, {"head": head, "draft": "zoo:draft"}):
         with pytest.raises(ValueError, match="specee needs head"):
             train("specee", target=model, data=data, output=tmp_path / "wrong", changes=QUICK, **wrong)
@@ -337,12 +341,72 @@ def test_a_loss_that_is_no_number_keeps_the_last_checkpoint(model, data, tmp_pat
 
 def test_another_run_in_the_same_folder_is_refused(model, data, tmp_path) -> None:
     train("eagle", target=model, data=data, output=tmp_path, changes=QUICK)
-    with pytest.raises(ConfigError, match="made with another config: give another --output, or the same"):
+    with pytest.raises(
+        ConfigError, match="made with another seed: give another --output, and --captured .*work"
+    ):
         train("eagle", target=model, data=data, output=tmp_path, changes=[*QUICK, "seed=1"])
-    with pytest.raises(ConfigError, match="made with another data and config"):
+    with pytest.raises(ConfigError, match="made with another data and answers.seed"):
         train("eagle", target=model, data=data, output=tmp_path, changes=[*QUICK, "answers.seed=1"])
     with pytest.raises(ConfigError, match="made with another method"):
         train("hass", target=model, data=data, output=tmp_path, changes=QUICK)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ConfigError, match="run.json is damaged .*: give another --output"):
+        train("eagle", target=model, data=data, output=tmp_path, changes=QUICK)
+
+
+def test_what_a_folder_holds_is_not_overwritten(model, tiny, data, tmp_path) -> None:
+    for folder in (Path(tiny.target), Path(tiny.draft)):
+        before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        for dry_run in (True, False):
+            with pytest.raises(
+                ConfigError, match="already holds a model or a drafter: give another --output"
+            ):
+                train("eagle", target=model, data=data, output=folder, changes=QUICK, dry_run=dry_run)
+        assert before == {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(ConfigError, match="file is a file: give a folder as --output"):
+        train("eagle", target=model, data=data, output=tmp_path / "file", changes=QUICK)
+    # an untrained head may be overwritten, a trained one only by its own run
+    for _ in range(2):
+        train("eagle3", target=model, data=data, output=tmp_path / "head", dry_run=True)
+    train("eagle", target=model, data=data, output=tmp_path / "head", changes=QUICK)
+    with pytest.raises(ConfigError, match="holds a trained drafter or a run: give another --output"):
+        train("eagle", target=model, data=data, output=tmp_path / "head", dry_run=True)
+
+
+def test_damaged_checkpoints_are_left_out(model, data, tmp_path) -> None:
+    changes = [*QUICK, "save_every=1", "keep=3"]
+    whole = train("eagle", target=model, data=data, output=tmp_path, changes=changes).folder
+    weights = load_file(whole / "model.safetensors")
+    states = sorted((whole / "work" / "checkpoints").glob("step-*/state.pt"))
+    assert len(states) == 3
+    states[-1].write_bytes(states[-1].read_bytes()[:1000])
+    state = torch.load(states[-2], weights_only=True)
+    removed = next(iter(state["weights"]))
+    state["weights"]["foo"] = state["weights"].pop(removed)
+    torch.save(state, states[-2])
+    with pytest.warns(UserWarning) as warned:
+        train("eagle", target=model, data=data, output=tmp_path, changes=changes)
+    messages = [str(each.message) for each in warned if "damaged and left out" in str(each.message)]
+    assert len(messages) == 2 and str(states[-1]) in messages[0]
+    assert f"missing, unknown or of another shape: {', '.join(sorted(('foo', removed)))}" in messages[1]
+    again = load_file(whole / "model.safetensors")
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+    for path in (whole / "work" / "checkpoints").glob("step-*/state.pt"):
+        path.write_bytes(b"")
+    with pytest.raises(TrainingError, match="no checkpoint in .*checkpoints is whole: remove that folder"):
+        with pytest.warns(UserWarning, match="damaged and left out"):
+            train("eagle", target=model, data=data, output=tmp_path, changes=changes)
+
+
+def test_weights_that_diverged_are_not_written(model, data, tmp_path) -> None:
+    changes = [*QUICK, "steps=1", "optimizer.rate=1e30", "optimizer.warm_up=0"]
+    for method in ("eagle", "layerskip"):
+        message = "weights of up to .* after step 1: train again into another --output .* --captured .*work"
+        with pytest.raises(TrainingError, match=message):
+            train(method, target=model, data=data, output=tmp_path / method, changes=changes)
+        assert not list((tmp_path / method).glob("*.safetensors"))
+        assert not list((tmp_path / method / "work" / "checkpoints").glob("step-*"))
 
 
 def test_runs_share_answers_and_hidden_states(model, data, tmp_path, monkeypatch) -> None:
@@ -360,7 +424,7 @@ def test_runs_share_answers_and_hidden_states(model, data, tmp_path, monkeypatch
     for method, seed in (("eagle", 1), ("eagle3", 1), ("hass", 0)):
         changes, folder = [*stored, f"seed={seed}"], tmp_path / "other" / method
         train(method, target=model, data=data, output=folder, captured=shared, changes=changes)
-    with pytest.raises(ConfigError, match="shared was made with another answers: give another folder"):
+    with pytest.raises(ConfigError, match="shared was made with another answers.max_tokens: give another"):
         changes = [*stored, "answers.max_tokens=9"]
         train("eagle", target=model, data=data, output=tmp_path / "c", captured=shared, changes=changes)
 
@@ -371,6 +435,11 @@ def test_runs_share_answers_and_hidden_states(model, data, tmp_path, monkeypatch
         ("", "has 0 prompts: give at least two"),
         ('{"prompt": "a"}\nnot json', "line 2: not JSON"),
         ('{"text": "a"}', 'line 1: a row has a "prompt" or "messages"'),
+        ('{"prompt": "a", "answer": [99999]}', "line 1: the answer"),
+        ('{"prompt": "a", "answer": 5}', "line 1: the answer"),
+        ('{"prompt": "a", "answer": ""}', "line 1: the answer is empty"),
+        ('{"messages": "hi"}', 'line 1: "messages" is a list of objects'),
+        ('{"messages": [{"role": "assistant", "content": null}]}', "line 1: the last message has no content"),
     ],
 )
 def test_data_that_cannot_be_used(text, message, model, tmp_path) -> None:
@@ -378,15 +447,50 @@ def test_data_that_cannot_be_used(text, message, model, tmp_path) -> None:
     path.write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         read_prompts(str(path), model, 10, 0)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match="data.jsonl is no text in UTF-8"):
+        read_prompts(str(path), model, 10, 0)
     with pytest.raises(DataError, match="there is no data builtin:poems: use builtin:code or a file"):
         read_prompts("builtin:poems", model, 10, 0)
     with pytest.raises(DataError, match="there is no file"):
         read_prompts("missing.jsonl", model, 10, 0)
 
 
+def test_texts_and_compressed_files_have_several_prompts(model, tmp_path) -> None:
+    (tmp_path / "lines.txt").write_text("def one():\n\ndef two():\n")
+    (tmp_path / "parts.txt").write_text("a = 1\nb = 2\n---\nc = 3\n")
+    with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
+        file.write('{"prompt": "a = 1"}\n{"prompt": "c = 3", "answer": " + 4"}\n')
+    for name in ("lines.txt", "parts.txt", "rows.jsonl.gz"):
+        assert len(read_prompts(str(tmp_path / name), model, 10, 0)) == 2
+
+
+def test_an_answer_has_no_beginning_of_a_text(model, tmp_path) -> None:
+    path, given = tmp_path / "data.jsonl", '{"prompt": "a = 1", "answer": " + 4"}\n'
+    path.write_text(2 * given)
+    plain = model.tokenizer(" + 4", add_special_tokens=False)["input_ids"]
+
+    class Beginning:
+        """The tokenizer with a token before each text, unless it is told to add none."""
+
+        def __call__(self, text, add_special_tokens=True, **options):
+            found = model.tokenizer(text, **options)["input_ids"]
+            return {"input_ids": [1, *found] if add_special_tokens else found}
+
+    for prompt in read_prompts(str(path), replace(model, tokenizer=Beginning()), 10, 0):
+        assert list(prompt.answer) == plain and prompt.tokens[0] == 1
+
+
 def test_texts_without_answers_are_refused(model, data, tmp_path) -> None:
-    with pytest.raises(DataError, match="gives 0 texts to learn from"):
-        train("eagle", target=model, data=data, output=tmp_path, changes=[*QUICK, "answers.generate=false"])
+    for number, (change, message) in enumerate(
+        (
+            ("answers.generate=false", "no row of .* has an answer: add answers, or leave answers.generate"),
+            ("answers.max_tokens=1", "gives no text of four tokens, three of them answered, to learn from"),
+            ("held_out=0.99", "held_out=0.99 leaves none to learn from or none to evaluate"),
+        )
+    ):
+        with pytest.raises(DataError, match=message):
+            train("eagle", target=model, data=data, output=tmp_path / str(number), changes=[*QUICK, change])
 
 
 @pytest.mark.slow
@@ -408,6 +512,11 @@ def test_settings_are_changed_by_dotted_names() -> None:
         ("bfloat16=1", "bfloat16 is true or false, not 1"),
         ("batch=0", "batch is 0: it is at least 1"),
         ("held_out=1.5", "held_out is 1.5: it is a share between 0 and 1"),
+        ("answers.batch=0", "answers.batch is 0: it is at least 1"),
+        ("head.draft_vocab=-5", "head.draft_vocab is -5: it is at least 0"),
+        ("optimizer.rate=nan", "optimizer.rate is nan: it is a number"),
+        ("optimizer.rate=0", "optimizer.rate is 0.0: it is above 0"),
+        ("distillation.size=-1", "distillation.size is -1.0: it is a share, up to 1"),
         ("head.token_loss=kl", "head.token_loss is kl: use soft_cross_entropy or total_variation or "),
         ("distillation.divergence=kl", "distillation.divergence is kl: use forward_kl or reverse_kl or "),
     ):

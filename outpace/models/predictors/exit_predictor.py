@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from outpace.core.contracts import Target, TargetWithLayers
-from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.fingerprint import head_fingerprint, target_fingerprint
 from outpace.models.heads.formats.files import HeadFileError, fill, read_files, write_files
-from outpace.models.predictors.folder import METHOD, TARGET
+from outpace.models.predictors.folder import HEAD, METHOD, TARGET
 from outpace.models.predictors.predictor import PredictorError
 
 NAME, TRAIN = "specee", "`outpace train specee --target TARGET --head HEAD --output FOLDER`"
@@ -37,7 +38,9 @@ class ExitPredictor(nn.Module):
         self.output = nn.Parameter(torch.zeros(num_exits, width))
         self.output_bias = nn.Parameter(torch.zeros(num_exits))
 
-        self.trained_for: str | None = None  # fingerprint of the target; None: no known one
+        # fingerprints of the target and of the head that names candidates; None: no known ones
+        self.trained_for: str | None = None
+        self.trained_with: str | None = None
 
     @property
     def num_exits(self) -> int:
@@ -52,6 +55,14 @@ class ExitPredictor(nn.Module):
             raise PredictorError(
                 f"the predictor was trained for another target, of {self.num_exits + 1} layers: give that "
                 f"one, or train a predictor for this one with {TRAIN}"
+            )
+
+    def check_head(self, head: DraftHead) -> None:
+        """PredictorError if the predictor was trained with candidates of another head."""
+        if self.trained_with is not None and head_fingerprint(head) != self.trained_with:
+            raise PredictorError(
+                "the predictor was trained with another head: give that one, or train a predictor for this "
+                f"one with {TRAIN}"
             )
 
     def log_odds(self, given: Tensor, layer: int) -> Tensor:  # (M, 3 C) -> (M,)
@@ -101,6 +112,8 @@ def save_exit_predictor(predictor: ExitPredictor, folder: str | Path) -> None:
     }
     if predictor.trained_for is not None:
         config[TARGET] = predictor.trained_for
+    if predictor.trained_with is not None:
+        config[HEAD] = predictor.trained_with
     write_files(Path(folder), config, dict(predictor.named_parameters()))
 
 
@@ -121,5 +134,5 @@ def load_exit_predictor(folder: str | Path) -> ExitPredictor:
         raise PredictorError(
             f"{path} holds no predictor of early exits ({error}): make one with {TRAIN}"
         ) from error
-    predictor.trained_for = config.get(TARGET)
+    predictor.trained_for, predictor.trained_with = config.get(TARGET), config.get(HEAD)
     return predictor.eval()

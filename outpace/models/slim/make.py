@@ -133,9 +133,10 @@ def with_exits(
     target: Target, head: HeadModel, predictor: ExitPredictor, threshold: float, *, scheduled: bool
 ) -> tuple[Target, Reference]:
     """The target with SpecEE's early exits, and the distribution that it has by definition. ValueError for a
-    target without layers, a compiled one, or one for which the predictor was not made."""
+    target without layers, a compiled one, and a target or head for which the predictor was not made."""
     layers = num_layers(target)
     predictor.check(target)
+    predictor.check_head(head.head)
     if isinstance(target, HFTarget):
         check_eager(target, "specee")
         chosen = predictor.layers if scheduled else None

@@ -157,8 +157,11 @@ class SortedLesson(ExitsLesson):
 
 
 def exit_layer(settings: EarlyExits, num_layers: int) -> int:
-    """Number of layers that draft: a quarter of the model's, unless the settings say otherwise."""
-    return settings.layer or max(1, num_layers // 4)
+    """Number of layers that draft. Unless the settings have it: a quarter of the model's or, if only some
+    exits are trained, the one of them that is nearest to that."""
+    quarter = max(1, num_layers // 4)
+    nearest = min(settings.layers, key=lambda layer: (abs(layer - quarter), layer), default=quarter)
+    return settings.layer or nearest
 
 
 def drop_rate(layer: int, num_layers: int, largest: float) -> float:
