@@ -125,6 +125,7 @@ def test_strings_are_converted_to_the_types_of_the_signature(own):
     [
         ({"depth": "four"}, "my-method: depth is a whole number, not 'four'"),
         ({"depth": 2.5}, "whole number"),
+        ({"depth": float("inf")}, "whole number, not inf"),
         ({"on": "maybe"}, "on is true or false, not 'maybe'"),
         ({"shape": "4,x"}, "shape is a whole number, not 'x'"),
         ({"dept": 3}, "no option of my-method called dept; did you mean depth?"),
@@ -134,6 +135,12 @@ def test_strings_are_converted_to_the_types_of_the_signature(own):
 def test_options_of_the_wrong_type_are_refused(own, options, sentence):
     with pytest.raises(RecipeError, match=sentence):
         configured(from_file(own), **options)
+
+
+@pytest.mark.parametrize("value", ["nan", float("nan")])
+def test_nan_is_no_number(value):
+    with pytest.raises(RecipeError, match="swift: skip_ratio is a number, not '?nan"):
+        configured(get("swift"), skip_ratio=value)
 
 
 def test_models_are_opened_and_must_have_the_targets_vocabulary():
