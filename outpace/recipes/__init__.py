@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 
 from outpace.recipes._catalogue import Entry, catalogue, source_of
 from outpace.recipes._method_names import Method, parse_methods, split_outside
-from outpace.recipes._options import RecipeError, configure, identifier, unknown, wants_cross_vocabulary
+from outpace.recipes._options import (
+    MissingOptionError,
+    RecipeError,
+    configure,
+    identifier,
+    unknown,
+    wants_cross_vocabulary,
+)
 from outpace.recipes._planned import why_missing
 from outpace.recipes._spellings import ALIASES, SPELLINGS, VLLM_METHODS, own_options
 
@@ -28,6 +35,7 @@ __all__ = [
     "ALIASES",
     "Entry",
     "Method",
+    "MissingOptionError",
     "RecipeError",
     "SPELLINGS",
     "VLLM_METHODS",

@@ -24,6 +24,10 @@ class RecipeError(ValueError):
     users."""
 
 
+class MissingOptionError(RecipeError):
+    """A recipe needs an option that was not given."""
+
+
 def identifier(name: str) -> str:
     """The name in lower case, with dashes in place of underscores, as users see it."""
     return name.strip().lower().replace("_", "-")
@@ -41,8 +45,8 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
     """The recipe's keyword arguments: options checked against its signature and converted, models opened. A
     missing draft head is the package's for the target, if it has one.
 
-    Raises RecipeError for an option that the recipe does not have, for a required one that is missing, and
-    for a value of the wrong type or unsuited to the target.
+    Raises RecipeError for an option that the recipe does not have, and for a value of the wrong type or
+    unsuited to the target; MissingOptionError for a required option that was not given.
     """
     from outpace.recipes._option_kinds import kind_of, kinds_in
 
@@ -66,7 +70,7 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
             for names in missing
         ]
         what = f": {'; '.join(filter(None, phrases))}" if any(phrases) else ""
-        raise RecipeError(f"{recipe.name} needs {' and '.join(map(' or '.join, missing))}{what}")
+        raise MissingOptionError(f"{recipe.name} needs {' and '.join(map(' or '.join, missing))}{what}")
     for name, value in values.items():
         for kind in kinds_in(hints.get(name)):
             for each in value if isinstance(value, tuple) else (value,):

@@ -94,6 +94,29 @@ def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
     )
 
 
+def test_methods_of_a_family_that_lack_their_parts_are_left_out(tiny: Any, tmp_path: Path) -> None:
+    path = tmp_path / "self.json"
+    options = ["--temperature", "0", "--num-prompts", "1", "--output", str(path), "--json"]
+    done = call(tiny, tmp_path, "--family", "self-speculation", *options)
+    assert done.exit_code == 0, done.output
+    data = json.loads(path.read_text())
+    measured = {row["method"] for row in data["results"]}
+    assert {"plain", "layerskip", "swift"} <= measured and not {"kangaroo", "knn-ssd", "specee"} & measured
+    assert data["failed"]["kangaroo"].startswith("kangaroo needs head") and data["complete"]
+    lines = [line for line in done.stderr.splitlines() if line.startswith(("kangaroo", "knn-ssd", "specee"))]
+    assert [" was left out: " in line for line in lines] == [True] * 3
+    done = call(tiny, tmp_path, "--methods", "layerskip,kangaroo", "--family", "self-speculation", *options)
+    assert done.exit_code == 2 and "kangaroo needs head" in done.stderr.splitlines()[-1]
+
+
+def test_a_family_of_which_nothing_can_be_measured_is_refused(tiny: Any, tmp_path: Path) -> None:
+    done = call(tiny, tmp_path, "--family", "trained heads")
+    assert done.exit_code == 2
+    sentence = done.stderr.splitlines()[-1]
+    assert "each of these methods was left out: eagle, eagle2, " in sentence
+    assert "as in --methods eagle:OPTION=VALUE (eagle needs head: a folder" in sentence
+
+
 def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> None:
     threads, methods = (
         torch.get_num_threads(),
