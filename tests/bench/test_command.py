@@ -165,6 +165,16 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     assert "Recommendation: " in done.output and "counts the bonus token" in done.output
 
 
+def test_too_few_prompts_give_no_recommendation_and_no_file(tiny: Any, tmp_path: Path) -> None:
+    options = ["--methods", "prompt-lookup", "--temperature", "0", "--num-prompts", "1", *outputs(tmp_path)]
+    done = call(tiny, tmp_path, *options)
+    assert done.exit_code == 0, done.output
+    why = "o recommendation: only 1 of the needed 3 prompts were measured"
+    assert f"N{why}" in done.stdout and "do not speculate" not in done.output
+    assert f"method.json was not written: n{why}" in done.stderr and not (tmp_path / "method.json").exists()
+    assert json.loads((tmp_path / "out" / "bench.json").read_text())["recommendation"]["method"] is None
+
+
 def test_repeated_prompts_are_separate_from_first_decodings(tiny: Any, tmp_path: Path) -> None:
     path = tmp_path / "again.json"
     arguments = ("--methods", "token-recycling", "--temperature", "0", "--repeat", "2", "--output", str(path))
@@ -433,7 +443,7 @@ def test_synthetic_drafts_are_measured_and_never_recommended(tiny: Any, tmp_path
     rows = [row for row in data["results"] if row["method"].startswith("synthetic") and row["runs"]]
     assert rows and all(row["acceptance_rate"] == 1 and row["efficiency"]["median"] > 0 for row in rows)
     assert all(row["divergence"]["different"] == 0 for row in rows if row["temperature"] == 0)
-    assert json.loads((tmp_path / "method.json").read_text())["method"] == "autoregressive"
+    assert data["recommendation"]["method"] is None and not (tmp_path / "method.json").exists()
 
 
 def test_an_unknown_option_of_synthetic_drafts_is_named(tiny: Any, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def bench(
         ),
     ] = None,
     recommend: Annotated[
-        Path | None, Option(help="Write the recommendation here, for --method @FILE.")
+        Path | None, Option(help="Write the recommendation, if there is one, here, for --method @FILE.")
     ] = None,
     json: o.Json = False,
     debug: Debug = False,
@@ -191,7 +191,7 @@ def _report(
     """Print the results, then write the files; exit with an error if the measurement or a file is
     incomplete. `said`: names of what was left out, of which the user knows."""
     from outpace.bench.report.files import write_files
-    from outpace.bench.report.json_file import finite, write_json
+    from outpace.bench.report.json_file import finite
     from outpace.bench.report.report import to_json
 
     rows = measurement.rows()
@@ -201,12 +201,7 @@ def _report(
         _print(measurement, rows, said)
     failures = write_files(measurement, rows, files)
     if recommend and rows and not (measurement.interrupted or measurement.error):
-        write_json(recommend, measurement.advice(rows))
-        given = measurement.settings
-        loading = " --compile" if given.get("compile") else ""
-        for name in ("weights", "draft_weights", "kv_cache"):
-            loading += f" --{name.replace('_', '-')} {given[name]}" if name in given else ""
-        print_status(f"Use it with: outpace generate{loading} --method @{recommend}")
+        _write_recommendation(measurement, rows, recommend)
     made = f"{len(measurement.runs)} of {measurement.total} runs"
     written = [str(file) for file in files if file.suffix == ".json"]
     where = f"; they are in {written[0]}" if written and not failures else ""
@@ -219,6 +214,22 @@ def _report(
         raise measurement.error
     if failures:
         raise typer.Exit(FAILED)
+
+
+def _write_recommendation(measurement: Measurement, rows: list[ResultRow], path: Path) -> None:
+    """Write the recommendation and say how it is used, or say why there is none."""
+    from outpace.bench.report.json_file import write_json
+
+    advice = measurement.recommendation(rows)
+    if advice.method is None:
+        print_status(f"{path} was not written: {advice.reason}")
+        return
+    write_json(path, measurement.advice(rows))
+    given = measurement.settings
+    loading = " --compile" if given.get("compile") else ""
+    for name in ("weights", "draft_weights", "kv_cache"):
+        loading += f" --{name.replace('_', '-')} {given[name]}" if name in given else ""
+    print_status(f"Use it with: outpace generate{loading} --method @{path}")
 
 
 def _print(measurement: Measurement, rows: list[ResultRow], said: set[str]) -> None:
