@@ -78,11 +78,20 @@ def names() -> list[str]:
 
 
 def entries(extra: str | Path | None = None) -> list[Entry]:
-    """The catalogue, read from source files without importing them; `extra` is a further recipe file."""
+    """The catalogue, read from source files without importing them; `extra` is a further recipe file.
+    RecipeError if it is no Python."""
     found = files() | {name: path for name, point in plugins().items() if (path := source_of(point.module))}
-    return catalogue(
-        dict(sorted(found.items())) | ({identifier(Path(extra).stem): Path(extra)} if extra else {})
-    )
+    if not extra:
+        return catalogue(dict(sorted(found.items())))
+    own = identifier(Path(extra).stem)
+    known = catalogue({name: path for name, path in sorted(found.items()) if name != own})
+    try:
+        return [*known, *catalogue({own: Path(extra)})]
+    except (OSError, SyntaxError, ValueError) as error:  # no file, no Python, no text
+        raise RecipeError(
+            f"{extra} is no recipe file ({described(error)}); `outpace new my-method` writes one to start "
+            "from"
+        ) from error
 
 
 def of_family(family: str) -> list[str]:

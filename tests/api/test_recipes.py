@@ -86,6 +86,17 @@ def test_a_file_that_is_no_recipe_is_named_with_its_mistake(tmp_path, text, sent
         from_file(path)
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"x = 1\x00", b"def half(:", None])
+def test_a_file_that_cannot_be_listed_is_named(tmp_path, content):
+    path = tmp_path / "broken.py"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(
+        RecipeError, match="broken.py is no recipe file .*: .*; `outpace new my-method` writes"
+    ):
+        entries(path)
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(RecipeError, match="there is no recipe file"):
         from_file(tmp_path / "missing.py")

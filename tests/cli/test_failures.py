@@ -304,6 +304,9 @@ def test_text_that_is_not_utf8(outpace_, tiny, tmp_path):
     assert "latin.txt is not UTF-8" in error_message(
         outpace_(*arguments, "def", "--prediction", "latin.txt"), 2
     )
+    assert "latin.txt is not JSON: 'utf-8' codec" in error_message(
+        outpace_("generate", "def", "--target", tiny.target, "--method", "@latin.txt"), 2
+    )
     assert "standard input is not UTF-8" in error_message(outpace_(*arguments, given=b"caf\xe9"), 2)
     assert "the prompt is not UTF-8 text (at character 3)" in error_message(
         outpace_(*arguments, "caf\udce9"), 2

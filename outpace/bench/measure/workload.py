@@ -54,10 +54,13 @@ def _stem(source: str) -> str:
 
 
 def _read(path: Path) -> str:
-    if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            return file.read()
-    return path.read_text(encoding="utf-8")
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                return file.read()
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text (at byte {error.start}): convert it to UTF-8") from error
 
 
 def _rows(text: str, path: Path) -> Iterator[Mapping[str, Any]]:
