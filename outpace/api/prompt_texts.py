@@ -15,8 +15,10 @@ def read_text(path: Path) -> str:
             with gzip.open(path, "rt", encoding="utf-8") as file:
                 return file.read()
         return path.read_text(encoding="utf-8")
-    except (UnicodeDecodeError, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} is no text in UTF-8 ({error}): give a file of prompts") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text (at byte {error.start}): convert it to UTF-8") from error
+    except gzip.BadGzipFile as error:
+        raise ValueError(f"{path} is not compressed by gzip ({error}): give it another name") from error
 
 
 def split_prompts(text: str) -> list[str]:

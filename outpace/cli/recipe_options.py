@@ -177,8 +177,8 @@ def read_recommendation(path: Path) -> tuple[Recipe, dict[str, Any]]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+    except ValueError as error:  # no JSON, or not even text
+        raise ValueError(f"{path} is not JSON: {error}; `outpace bench --recommend` writes it") from error
     if not isinstance(found, dict) or not isinstance(found.get("method"), str):
         raise ValueError(f'{path} names no method: it should hold {{"method": ..., "options": {{...}}}}')
     recipe, options = get(found["method"]), dict(found.get("options") or {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log, sqrt
+from math import inf, log, sqrt
 
 
 class UCB:
@@ -15,11 +15,12 @@ class UCB:
     """
 
     def __init__(self, num_arms: int, *, scale: float = 1.0, delta: float = 0.05) -> None:
-        """`scale`: of the radius; 1 is the paper's. `delta`: the δ above. ValueError for a negative scale or
-        a δ that is no probability above 0."""
-        if scale < 0 or not 0 < delta <= 1:
+        """`scale`: of the radius; 1 is the paper's. `delta`: the δ above. ValueError for a scale that is
+        negative or not finite, and for a δ that is no probability above 0."""
+        if not (0 <= scale < inf and 0 < delta <= 1):
             raise ValueError(
-                f"scale is {scale} and delta {delta}; give at least 0, and above 0 and at most 1"
+                f"scale is {scale} and delta {delta}; use 0 or more for scale, and a probability above 0 for "
+                "delta"
             )
         self._scale, self._delta = scale, delta
         self.num_chosen = [0] * num_arms  # rounds of each arm

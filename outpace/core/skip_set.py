@@ -23,6 +23,8 @@ class SkipSet:
     def after(num_layers: int, of: int) -> SkipSet:
         """Keep the first `num_layers` of `of` layers: an early exit. ValueError unless there are layers to
         keep and layers to skip."""
+        if of < 2:
+            raise ValueError("a target of one layer has no early exit: use a draft model")
         if not 0 < num_layers < of:
             raise ValueError(
                 f"a model of {of} layers has no exit after {num_layers} of them: use 1 to {of - 1}"

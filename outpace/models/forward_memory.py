@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from outpace.core.contracts import Target
 from outpace.models.hf.kv_cache import MAX_SLICED_MASK
+from outpace.models.hf.reshaped import mlp_size
 from outpace.models.hf.target import CHUNK, HFTarget
 
 # temporary tensors of a layer, each with one number per token and: hidden feature, MLP feature, feature of
@@ -35,7 +36,7 @@ class ForwardMemory:
         hidden, heads = config.hidden_size, config.num_attention_heads
         head_size = getattr(config, "head_dim", None) or hidden // heads
         keys = getattr(config, "num_key_value_heads", None) or heads
-        mlp = getattr(config, "intermediate_size", None) or 4 * hidden
+        mlp = mlp_size(config)
         wide = max(4, size)  # norms compute in float32
         token = HIDDEN * hidden * wide + (MLP * mlp + PROJECTED * (heads + 2 * keys) * head_size) * size
         return ForwardMemory(

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 
 from outpace.recipes._catalogue import Entry, catalogue, source_of
 from outpace.recipes._method_names import Method, parse_methods, split_outside
-from outpace.recipes._options import RecipeError, configure, identifier, unknown, wants_cross_vocabulary
+from outpace.recipes._options import (
+    MissingOptionError,
+    RecipeError,
+    configure,
+    identifier,
+    unknown,
+    wants_cross_vocabulary,
+)
 from outpace.recipes._planned import why_missing
 from outpace.recipes._spellings import ALIASES, SPELLINGS, VLLM_METHODS, own_options
 
@@ -28,6 +35,7 @@ __all__ = [
     "ALIASES",
     "Entry",
     "Method",
+    "MissingOptionError",
     "RecipeError",
     "SPELLINGS",
     "VLLM_METHODS",
@@ -70,11 +78,20 @@ def names() -> list[str]:
 
 
 def entries(extra: str | Path | None = None) -> list[Entry]:
-    """The catalogue, read from source files without importing them; `extra` is a further recipe file."""
+    """The catalogue, read from source files without importing them; `extra` is a further recipe file.
+    RecipeError if it is no Python."""
     found = files() | {name: path for name, point in plugins().items() if (path := source_of(point.module))}
-    return catalogue(
-        dict(sorted(found.items())) | ({identifier(Path(extra).stem): Path(extra)} if extra else {})
-    )
+    if not extra:
+        return catalogue(dict(sorted(found.items())))
+    own = identifier(Path(extra).stem)
+    known = catalogue({name: path for name, path in sorted(found.items()) if name != own})
+    try:
+        return [*known, *catalogue({own: Path(extra)})]
+    except (OSError, SyntaxError, ValueError) as error:  # no file, no Python, no text
+        raise RecipeError(
+            f"{extra} is no recipe file ({described(error)}); `outpace new my-method` writes one to start "
+            "from"
+        ) from error
 
 
 def of_family(family: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from math import isnan
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -13,12 +14,18 @@ if TYPE_CHECKING:
     from outpace.recipes._option_kinds import Opener
 
 HEADS = ("head", "heads")  # the options of methods that need a draft head, or several
+# options whose range depends on the target's number of layers: the methods check them, and name the range
+LAYERS = ("exit_layer", "first_layer", "num_skipped")
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class RecipeError(ValueError):
     """A recipe does not exist, cannot be loaded or cannot be built with these options; the message is for
     users."""
+
+
+class MissingOptionError(RecipeError):
+    """A recipe needs an option that was not given."""
 
 
 def identifier(name: str) -> str:
@@ -38,8 +45,8 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
     """The recipe's keyword arguments: options checked against its signature and converted, models opened. A
     missing draft head is the package's for the target, if it has one.
 
-    Raises RecipeError for an option that the recipe does not have, for a required one that is missing, and
-    for a value of the wrong type or unsuited to the target.
+    Raises RecipeError for an option that the recipe does not have, and for a value of the wrong type or
+    unsuited to the target; MissingOptionError for a required option that was not given.
     """
     from outpace.recipes._option_kinds import kind_of, kinds_in
 
@@ -51,7 +58,7 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
         if name not in known:
             raise RecipeError(unknown_option(recipe, name))
         values[name] = convert(value, hints.get(name, Any), f"{recipe.name}: {name}", opener)
-        if type(values[name]) is int and values[name] < 0:
+        if type(values[name]) is int and values[name] < 0 and name not in LAYERS:
             raise RecipeError(f"{recipe.name}: {name} is {values[name]}: it is 0 or more")
     for name, parameter in known.items():
         kind = kind_of(hints.get(name))
@@ -63,7 +70,7 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
             for names in missing
         ]
         what = f": {'; '.join(filter(None, phrases))}" if any(phrases) else ""
-        raise RecipeError(f"{recipe.name} needs {' and '.join(map(' or '.join, missing))}{what}")
+        raise MissingOptionError(f"{recipe.name} needs {' and '.join(map(' or '.join, missing))}{what}")
     for name, value in values.items():
         for kind in kinds_in(hints.get(name)):
             for each in value if isinstance(value, tuple) else (value,):
@@ -127,9 +134,10 @@ def convert(value: Any, hint: Any, name: str, opener: Opener) -> Any:
     if hint in (int, float):
         try:
             number = hint(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # the last one: infinity as a whole number
             number = None
-        if number is None or isinstance(value, bool) or (hint is int and number != float(value)):
+        whole = hint is not int or number is None or number == float(value)
+        if number is None or isnan(number) or isinstance(value, bool) or not whole:
             kind = "a whole number" if hint is int else "a number"
             raise RecipeError(f"{name} is {kind}, not {value!r}")
         return number

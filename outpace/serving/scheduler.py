@@ -23,6 +23,7 @@ from outpace.sampling.target_probs import LazyTargetProbs, Processor
 from outpace.serving.request import Event, Failed, Finished, GenerationRequest
 
 DRAFT_MARGIN = 64  # cache positions reckoned for each row's next draft when memory is planned
+SHORTEST = 1 + DRAFT_MARGIN  # cache positions reckoned for a prompt of one token
 RETAINED_BYTES = 1 << 30  # memory for the KV entries of ended requests where the KV cache has no limit
 FAILED = "decoding failed: see the server's log"
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Scheduler:
         prompt_tokens: int = PROMPT_TOKENS,  # most prompt tokens that one step reads
         on_step: Callable[[Step], None] = lambda step: None,  # called before the events of a step
     ) -> None:
+        """ValueError if `kv_bytes` is too little for any request."""
         self._max_rows, self._drafts, self._kv_bytes = max_rows, drafts, kv_bytes
         self._on_step = on_step
         parts, self._routes = routed(methods)
@@ -86,6 +88,13 @@ class Scheduler:
         )
         if prefix_cache and not self._session.prefills and isinstance(self._session.cache, PrefixCache):
             self._session.batch.prefix_cache = self._session.cache
+        if kv_bytes is not None:
+            least = self._bytes_for({self._session.batch.next_slot(): SHORTEST})
+            if kv_bytes < least:
+                raise ValueError(
+                    f"{kv_bytes} bytes for KV caches hold no prompt, not even one of one token: "
+                    f"give at least {-(-least // 1024)}KiB"
+                )
         self._steps: Iterator[Step] | None = None
         self.waiting: deque[Ticket] = deque()
         self.running: dict[int, Ticket] = {}  # by slot, in the order in which they joined
@@ -268,7 +277,11 @@ class Scheduler:
         lengths = self._lengths()
         if joining is not None:
             lengths[self._session.batch.next_slot()] = joining.state.length + DRAFT_MARGIN
-        return self._session.cache.bytes_for(lengths) + self._draft_bytes_for(lengths) <= self._kv_bytes
+        return self._bytes_for(lengths) <= self._kv_bytes
+
+    def _bytes_for(self, lengths: Mapping[int, int]) -> int:
+        """Memory that all KV caches would hold with so many cache positions in these slots, in bytes."""
+        return self._session.cache.bytes_for(lengths) + self._draft_bytes_for(lengths)
 
     def _lengths(self) -> dict[int, int]:
         """Slot -> cache positions that the running request in it needs in the next step."""

@@ -86,6 +86,17 @@ def test_a_file_that_is_no_recipe_is_named_with_its_mistake(tmp_path, text, sent
         from_file(path)
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"x = 1\x00", b"def half(:", None])
+def test_a_file_that_cannot_be_listed_is_named(tmp_path, content):
+    path = tmp_path / "broken.py"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(
+        RecipeError, match="broken.py is no recipe file .*: .*; `outpace new my-method` writes"
+    ):
+        entries(path)
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(RecipeError, match="there is no recipe file"):
         from_file(tmp_path / "missing.py")
@@ -125,6 +136,7 @@ def test_strings_are_converted_to_the_types_of_the_signature(own):
     [
         ({"depth": "four"}, "my-method: depth is a whole number, not 'four'"),
         ({"depth": 2.5}, "whole number"),
+        ({"depth": float("inf")}, "whole number, not inf"),
         ({"on": "maybe"}, "on is true or false, not 'maybe'"),
         ({"shape": "4,x"}, "shape is a whole number, not 'x'"),
         ({"dept": 3}, "no option of my-method called dept; did you mean depth?"),
@@ -134,6 +146,12 @@ def test_strings_are_converted_to_the_types_of_the_signature(own):
 def test_options_of_the_wrong_type_are_refused(own, options, sentence):
     with pytest.raises(RecipeError, match=sentence):
         configured(from_file(own), **options)
+
+
+@pytest.mark.parametrize("value", ["nan", float("nan")])
+def test_nan_is_no_number(value):
+    with pytest.raises(RecipeError, match="swift: skip_ratio is a number, not '?nan"):
+        configured(get("swift"), skip_ratio=value)
 
 
 def test_models_are_opened_and_must_have_the_targets_vocabulary():

@@ -94,6 +94,29 @@ def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
     )
 
 
+def test_methods_of_a_family_that_lack_their_parts_are_left_out(tiny: Any, tmp_path: Path) -> None:
+    path = tmp_path / "self.json"
+    options = ["--temperature", "0", "--num-prompts", "1", "--output", str(path), "--json"]
+    done = call(tiny, tmp_path, "--family", "self-speculation", *options)
+    assert done.exit_code == 0, done.output
+    data = json.loads(path.read_text())
+    measured = {row["method"] for row in data["results"]}
+    assert {"plain", "layerskip", "swift"} <= measured and not {"kangaroo", "knn-ssd", "specee"} & measured
+    assert data["failed"]["kangaroo"].startswith("kangaroo needs head") and data["complete"]
+    lines = [line for line in done.stderr.splitlines() if line.startswith(("kangaroo", "knn-ssd", "specee"))]
+    assert [" was left out: " in line for line in lines] == [True] * 3
+    done = call(tiny, tmp_path, "--methods", "layerskip,kangaroo", "--family", "self-speculation", *options)
+    assert done.exit_code == 2 and "kangaroo needs head" in done.stderr.splitlines()[-1]
+
+
+def test_a_family_of_which_nothing_can_be_measured_is_refused(tiny: Any, tmp_path: Path) -> None:
+    done = call(tiny, tmp_path, "--family", "trained heads")
+    assert done.exit_code == 2
+    sentence = done.stderr.splitlines()[-1]
+    assert "each of these methods was left out: eagle, eagle2, " in sentence
+    assert "as in --methods eagle:OPTION=VALUE (eagle needs head: a folder" in sentence
+
+
 def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> None:
     threads, methods = (
         torch.get_num_threads(),
@@ -140,6 +163,16 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
         and len(set(re.findall(r"<h2>.*", page))) == page.count("<h2>")
     )
     assert "Recommendation: " in done.output and "counts the bonus token" in done.output
+
+
+def test_too_few_prompts_give_no_recommendation_and_no_file(tiny: Any, tmp_path: Path) -> None:
+    options = ["--methods", "prompt-lookup", "--temperature", "0", "--num-prompts", "1", *outputs(tmp_path)]
+    done = call(tiny, tmp_path, *options)
+    assert done.exit_code == 0, done.output
+    why = "o recommendation: only 1 of the needed 3 prompts were measured"
+    assert f"N{why}" in done.stdout and "do not speculate" not in done.output
+    assert f"method.json was not written: n{why}" in done.stderr and not (tmp_path / "method.json").exists()
+    assert json.loads((tmp_path / "out" / "bench.json").read_text())["recommendation"]["method"] is None
 
 
 def test_repeated_prompts_are_separate_from_first_decodings(tiny: Any, tmp_path: Path) -> None:
@@ -410,7 +443,7 @@ def test_synthetic_drafts_are_measured_and_never_recommended(tiny: Any, tmp_path
     rows = [row for row in data["results"] if row["method"].startswith("synthetic") and row["runs"]]
     assert rows and all(row["acceptance_rate"] == 1 and row["efficiency"]["median"] > 0 for row in rows)
     assert all(row["divergence"]["different"] == 0 for row in rows if row["temperature"] == 0)
-    assert json.loads((tmp_path / "method.json").read_text())["method"] == "autoregressive"
+    assert data["recommendation"]["method"] is None and not (tmp_path / "method.json").exists()
 
 
 def test_an_unknown_option_of_synthetic_drafts_is_named(tiny: Any, tmp_path: Path) -> None:

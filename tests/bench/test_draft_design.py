@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from outpace.bench.measure.draft_design import (
     Shape,
@@ -77,6 +78,16 @@ def test_models_are_made_in_a_shape() -> None:
     curve, seconds = forward_times(base, [small, deep], [1, 3], rows=2, context=4, repeats=1)
     assert curve.sizes == [1, 2, 4] and len(seconds) == 2 and min(seconds) > 0
     assert num_timed(2, [1, 3], 5) == 5 * (2 + 3)
+
+
+@pytest.mark.parametrize(("n_inner", "expected"), [(None, 32), (40, 16)])
+def test_a_shape_of_an_architecture_that_does_not_name_the_width_of_its_mlps(
+    n_inner: int | None, expected: int
+) -> None:
+    config = GPT2Config(vocab_size=12, n_positions=32, n_embd=16, n_layer=2, n_head=2, n_inner=n_inner)
+    made = random_candidate(HFTarget(GPT2LMHeadModel(config).eval()), Shape(1, 8, 2))
+    assert made.shape == Shape.of(made.model.model) == Shape(1, 8, 2)
+    assert made.model.model.get_submodule("transformer.h.0.mlp.c_fc").weight.shape == (8, expected)
 
 
 def test_the_length_in_the_middle_is_held_out() -> None:

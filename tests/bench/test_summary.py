@@ -129,7 +129,7 @@ def test_a_selection_without_enough_prompts_is_reported_as_such() -> None:
     assert fast.prompts == 0 and fast.too_few_prompts and not fast.speedup.known
     cells = [cell for table in tables(rows) for row in table.rows for cell in row]
     assert TOO_FEW in cells and "10.00 (10.00-10.00)" not in cells
-    assert recommend(headline(rows, "all", 0.0), CHOICES).method == "autoregressive"
+    assert recommend(headline(rows, "all", 0.0), CHOICES).method is None
     shown = [cell for table in tables(rows, ALL) for row in table.rows for cell in row]
     assert "10.00 (10.00-10.00)" in shown
     assert recommend(headline(rows, "all", 0.0, ALL), CHOICES).method == "prompt-lookup"
@@ -198,9 +198,14 @@ def test_a_slow_method_that_could_adapt_its_trees_is_to_be_measured_again() -> N
 
 def test_one_or_two_prompts_make_nothing_certain() -> None:
     advice = recommend(headline(rows_of(*paired(0.5, prompts=2)), "all", 0.0), CHOICES)
+    assert advice.method is None and advice.reason == (
+        "no recommendation: only 2 of the needed 3 prompts have plain output that does not repeat itself; "
+        "measure more prompts, or include the others with --selection all."
+    )
+    advice = recommend(headline(rows_of(*paired(0.5, prompts=2)), "all", 0.0, ALL), CHOICES)
     assert advice.reason == (
-        "do not speculate: only 2 of the needed 3 prompts have plain output that does not repeat itself; "
-        "--selection all includes the others."
+        "no recommendation: only 2 of the needed 3 prompts were measured; give more with --prompts and "
+        "--num-prompts."
     )
 
 
@@ -208,11 +213,13 @@ def test_a_method_with_another_distribution_and_a_peer_are_never_recommended() -
     lossy = (Named("plain"), Named("fast", keeps_the_distribution=False))
     rows = rows_of(*paired(0.5), contenders=lossy)
     advice = recommend(headline(rows, "all", 0.0), CHOICES)
-    assert advice.reason == "do not speculate: none of the measured methods is lossless."
+    assert advice.reason == "no recommendation: none of the measured methods is lossless."
     assert notes(rows).endswith("LOSSY, so that their texts are not the target's: fast.")
     peer = {"plain": CHOICES["plain"]}
-    assert recommend(headline(rows_of(*paired(0.5)), "all", 0.0), peer).method == "autoregressive"
-    assert recommend([], CHOICES).reason == "do not speculate: no method was measured completely."
+    assert recommend(headline(rows_of(*paired(0.5)), "all", 0.0), peer).method is None
+    assert recommend([], CHOICES).reason == (
+        "no recommendation: no method that can be recommended was measured completely."
+    )
 
 
 def test_numbers_stay_whole_on_a_terminal_of_eighty_columns(

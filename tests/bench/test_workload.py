@@ -90,6 +90,9 @@ def test_what_is_no_prompt_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "worse.jsonl").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match="line 1: not JSON"):
         load_items(str(tmp_path / "worse.jsonl"))
+    (tmp_path / "binary.jsonl").write_bytes(b"{}\n\xff")
+    with pytest.raises(ValueError, match="binary.jsonl is not UTF-8 text .at byte 3.: convert it"):
+        load_items(str(tmp_path / "binary.jsonl"))
     (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
     with pytest.raises(ValueError, match="holds no prompts"):
         load_items(str(tmp_path / "empty.txt"))

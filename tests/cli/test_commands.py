@@ -404,6 +404,13 @@ def test_chat_has_commands_and_ignores_empty_lines(outpace_, tiny):
     assert result.stderr.count("/reset starts") == 2
 
 
+def test_chat_goes_on_after_a_line_that_is_not_text(outpace_, tiny):
+    result = outpace_("chat", "--target", tiny.target, *FEW[:4], given=b"\xff\xfe\nhello\n")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("(this line is not utf-8 text: it was not sent)") == 1
+    assert result.stdout == outpace_("chat", "--target", tiny.target, *FEW[:4], given="hello\n").stdout
+
+
 def test_chat_drops_the_oldest_turns_when_the_context_is_full(outpace_, tiny):
     arguments = ("chat", "--target", tiny.target, *FEW[:4])
     long = "hello " * 20

@@ -304,6 +304,9 @@ def test_text_that_is_not_utf8(outpace_, tiny, tmp_path):
     assert "latin.txt is not UTF-8" in error_message(
         outpace_(*arguments, "def", "--prediction", "latin.txt"), 2
     )
+    assert "latin.txt is not JSON: 'utf-8' codec" in error_message(
+        outpace_("generate", "def", "--target", tiny.target, "--method", "@latin.txt"), 2
+    )
     assert "standard input is not UTF-8" in error_message(outpace_(*arguments, given=b"caf\xe9"), 2)
     assert "the prompt is not UTF-8 text (at character 3)" in error_message(
         outpace_(*arguments, "caf\udce9"), 2
@@ -362,3 +365,18 @@ def test_what_cannot_be_run_is_refused_before_anything_is_loaded(
 def test_negative_numbers_of_a_method_are_refused(outpace_) -> None:
     result = outpace_("generate", "x", "--target", "zoo:target", "--method", "sam-decoding", "--depth", "-1")
     assert result.exit_code == 2 and "sam-decoding: depth is -1: it is 0 or more" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "sentence"),
+    [
+        ("layerskip", "--exit-layer", "no exit after -1 of them: use 1 to 7"),
+        ("clasp", "--num-skipped", "cannot skip -1 of them: use 1 to 7"),
+        ("quicksilver", "--first-layer", "can save after layers 1 to 7"),
+    ],
+)
+def test_negative_numbers_of_layers_are_refused_with_the_target_s_range(
+    outpace_, method: str, option: str, sentence: str
+) -> None:
+    result = outpace_("generate", "x", "--target", "zoo:target", "--method", method, option, "-1")
+    assert result.exit_code == 2 and sentence in result.stderr

@@ -96,6 +96,7 @@ def test_the_prefix_cache_is_on_unless_it_is_switched_off(
     [
         (("--kv-memory", "much"), "--kv-memory is much; use a size such as 2GiB"),
         (("--kv-memory", "0"), "--kv-memory is 0; use a size such as 2GiB"),
+        (("--kv-memory", "1KiB"), "1024 bytes for KV caches hold no prompt, not even one of one token: give"),
         (("--methods", "magic"), "there is no method magic"),
         (("--methods", "prompt-lookup:width=4"), "no option of prompt-lookup called width"),
         (("--methods", "block-verification", "--method", "prompt-lookup"), "needs draft"),

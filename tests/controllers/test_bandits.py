@@ -231,6 +231,6 @@ def test_unsuited_arms_are_refused() -> None:
         Bandit(arms_of(1, (2, 4)), UCB, reward="tokens")
     with pytest.raises(ValueError, match="use 0 for no draft"):
         arms_of(1, (2, -1))
-    for options in ({"scale": -1.0}, {"delta": 0.0}, {"delta": 1.5}):
+    for options in ({"scale": -1.0}, {"scale": float("nan")}, {"delta": 0.0}, {"delta": 1.5}):
         with pytest.raises(ValueError, match="delta"):
             UCB(2, **options)

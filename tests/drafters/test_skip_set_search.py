@@ -138,8 +138,9 @@ def test_sub_layers_of_small_models() -> None:
     ("arguments", "message"),
     [
         ((1, 0.45, 4), "one layer cannot skip any"),
-        ((8, 0.0, 4), "skip_ratio is 0.0, which is 0 of the 12 sub-layers"),
-        ((8, 1.1, 4), "skip_ratio is 1.1, which is 13 of the 12"),
+        ((8, 0.0, 4), "skip_ratio is 0.0, and 12 sub-layers can be skipped: use 0.083 to 1"),
+        ((8, 1.1, 4), "skip_ratio is 1.1, and 12 sub-layers can be skipped: use 0.083 to 1"),
+        ((8, float("nan"), 4), "skip_ratio is nan, and 12"),
         ((8, 0.45, 0), "window is 0: score candidates by at least one"),
     ],
 )

@@ -108,6 +108,14 @@ def test_a_target_that_reads_chains_gets_chains_or_the_method_refuses_at_once(
         assert generated == plain
 
 
+@pytest.mark.parametrize("name", ["clasp", "del-decoding", "layerskip", "quicksilver", "swift"])
+def test_methods_that_leave_out_layers_send_a_target_of_one_layer_to_a_draft_model(name: str) -> None:
+    target = TableTarget(VOCAB)
+    target.num_layers = 1
+    with pytest.raises(ValueError, match="a target of one layer .*: use a draft model"):
+        recipes.get(name).build(target)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
     "name", [name for name in recipes.names() if draft_options(name, TableTarget(VOCAB))]

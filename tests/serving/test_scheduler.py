@@ -207,6 +207,18 @@ def test_a_prompt_that_never_fits_is_refused_and_an_answer_that_does_not_is_cut(
     assert cut.tokens == alone(growing)[: len(cut.tokens)]
 
 
+def test_memory_that_holds_no_prompt_is_refused_with_the_least_size() -> None:
+    drafts = [TableTarget(8, seed=1)]
+    with pytest.raises(ValueError, match="^64 bytes .* hold no prompt.*: give at least 1KiB$"):
+        Scheduler(methods(), kv_bytes=DRAFT_MARGIN)
+    with pytest.raises(ValueError, match="give at least"):
+        Scheduler(methods(), kv_bytes=DRAFT_MARGIN + 1, drafts=drafts)
+    scheduler = Scheduler(methods(), kv_bytes=DRAFT_MARGIN + 1)
+    client = Client(scheduler, request([1], max_tokens=1))
+    run(scheduler)
+    assert len(client.tokens) == 1
+
+
 def test_a_prediction_is_drafted_unless_speculation_is_off() -> None:
     expected = alone(request([3], max_tokens=40))
     found: Mapping[int | None, list[int]] = {depth: [] for depth in (None, 0)}

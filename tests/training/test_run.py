@@ -448,7 +448,7 @@ def test_data_that_cannot_be_used(text, message, model, tmp_path) -> None:
     with pytest.raises(DataError, match=message):
         read_prompts(str(path), model, 10, 0)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match="data.jsonl is no text in UTF-8"):
+    with pytest.raises(DataError, match="data.jsonl is not UTF-8 text"):
         read_prompts(str(path), model, 10, 0)
     with pytest.raises(DataError, match="there is no data builtin:poems: use builtin:code or a file"):
         read_prompts("builtin:poems", model, 10, 0)

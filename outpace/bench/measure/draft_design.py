@@ -25,7 +25,7 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.no_draft import NoDraft
-from outpace.models.hf.reshaped import reshaped
+from outpace.models.hf.reshaped import mlp_size, reshaped
 from outpace.models.hf.target import HFTarget
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
@@ -69,7 +69,7 @@ def random_candidate(base: HFTarget, shape: Shape, *, compile: bool = False) -> 
     """A draft model of this shape with random weights and the architecture of `base`; the MLPs are as wide in
     proportion. ValueError for a shape that the architecture does not have."""
     own = base.model.config.get_text_config()
-    inner = max(16, 16 * round(own.intermediate_size * shape.width / own.hidden_size / 16))
+    inner = max(16, 16 * round(mlp_size(own) * shape.width / own.hidden_size / 16))
     config = reshaped(
         own, num_layers=shape.num_layers, width=shape.width, num_heads=shape.num_heads, inner_size=inner
     )

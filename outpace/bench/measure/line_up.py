@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from outpace.bench.measure.method_names import PLAIN, with_draft
 from outpace.bench.measure.recommend import MethodChoice
 from outpace.bench.peers.transformers_peer import peers
 from outpace.core.contracts import Recipe, Target
-from outpace.recipes import Method, configure, from_file, get
+from outpace.recipes import Method, MissingOptionError, configure, from_file, get
 from outpace.recipes._option_kinds import Opener
 
 ALONE = "plain, one at a time"
@@ -38,10 +38,23 @@ def method_contenders(
     draft: str | None,  # name of the benchmark's draft model, as the user gave it
     opener: Opener,
     cross_vocabulary: str | None = None,  # draft model with another vocabulary; None: `draft`
+    *,
+    optional: Container[str] = (),  # labels of methods that are left out if they cannot be built
+    left_out: dict[str, str] | None = None,  # gets {label of a method that is left out: reason}
 ) -> tuple[list[MethodContender], dict[str, MethodChoice]]:
-    """A contender per method, plain decoding first, and {contender's name: method for a recommendation}."""
+    """A contender per method, plain decoding first, and {contender's name: method for a recommendation}.
+
+    ValueError for a method that needs something which was not given or does not suit the target, unless it is
+    `optional`."""
     found: dict[str, MethodContender] = {"plain": MethodContender("plain", PLAIN, get(PLAIN)(target))}
     choices: dict[str, MethodChoice] = {"plain": MethodChoice(PLAIN, {}, None)}
+
+    def leave_out(method: Method, error: ValueError) -> None:
+        if method.label not in optional:
+            raise error
+        if left_out is not None:
+            left_out[method.label] = str(error)
+
     for method in methods:
         if method.name == PLAIN or method.label in found:
             continue
@@ -50,14 +63,24 @@ def method_contenders(
             continue
         recipe = find(method.name)
         given = with_draft(method, recipe, draft, cross_vocabulary)
-        build = partial(recipe, target, **configure(recipe, target, given, opener))
+        try:
+            arguments = configure(recipe, target, given, opener)
+        except MissingOptionError as error:
+            leave_out(method, error)
+            continue
+        build = partial(recipe, target, **arguments)
+        try:
+            parts = build()
+        except ValueError as error:
+            leave_out(method, error)
+            continue
         defaults = {
             name: option.default
             for name, option in recipe.options.items()
             if option.default is not option.empty
         }
         found[method.label] = MethodContender(
-            method.label, recipe.name, build(), {**defaults, **method.options}, build=build
+            method.label, recipe.name, parts, {**defaults, **method.options}, build=build
         )
         needed = next((given[name] for name in ("draft", "drafts") if isinstance(given.get(name), str)), None)
         plain = {

@@ -192,7 +192,7 @@ class Measurement:
         return headline(rows, workload, pooled, self.selection)
 
     def recommendation(self, rows: Sequence[ResultRow]) -> Recommendation:
-        """The method to use for these prompts."""
+        """The method to use for these prompts, if enough was measured to name one."""
         return recommend(self.decisive(rows), self.choices)
 
     def answers(self, rows: Sequence[ResultRow]) -> list[str]:
@@ -214,11 +214,14 @@ class Measurement:
             + "."
             for name, each in self.peer_settings.items()
         ]
+        advice = self.recommendation(rows)
         return [
             *([f"The target's distribution is that of its {changed}."] if changed else []),
             *([compiling] if compiling else []),
             *settings,
-            f"Recommendation: {self.recommendation(rows).reason}",
+            f"Recommendation: {advice.reason}"
+            if advice.method
+            else advice.reason[0].upper() + advice.reason[1:],
         ]
 
     def trees(self, rows: Sequence[ResultRow]) -> dict[str, TreeChoice]:

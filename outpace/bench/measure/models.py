@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -151,18 +151,32 @@ class BenchModels:
         ignore_eos: bool = False,
         selection: str = VARIED,
         settings: dict[str, Any] | None = None,  # additional settings to report
+        optional: Container[str] = (),  # labels of methods that are left out if they cannot be built
     ) -> Measurement:
         """Encode the prompts and build a contender for every method and peer. ValueError if no prompt fits
-        the target's maximum length."""
-        (ours, choices), *eager = [
+        the target's maximum length, and if all methods are left out."""
+        failed: dict[str, str] = {}
+        made = [
             method_contenders(
                 methods,
                 mode.model.target,
                 self.draft,
                 mode.opener,
                 self.cross_vocabulary,
+                optional=optional,
+                left_out=failed,
             )
             for mode in self.modes
+        ]
+        if methods and all(method.label in failed for method in methods):
+            label, why = next(iter(failed.items()))
+            raise ValueError(
+                f"each of these methods was left out: {', '.join(failed)}; name one with what it needs, as "
+                f"in --methods {label}:OPTION=VALUE ({why})"
+            )
+        # a method that cannot be built in one mode is left out of all
+        (ours, choices), *eager = [
+            ([each for each in found if each.name not in failed], chosen) for found, chosen in made
         ]
         stop = () if ignore_eos else end_tokens(self.model.defaults, self.model.tokenizer)
         sampling = replace(sampling, stop=stop)
@@ -175,7 +189,7 @@ class BenchModels:
                 f"every prompt is too long for {sampling.max_tokens} new tokens: lower --max-tokens"
             )
         needed = max(len(prompt.tokens) for prompt in prompts) + sampling.max_tokens
-        peers, versions, failed = self._peers(ours, needed_tokens=needed, batch=batch)
+        peers, versions, failed_peers = self._peers(ours, needed_tokens=needed, batch=batch)
         source = provenance(self.used_device)
         about = {
             "target": self.target,
@@ -204,7 +218,7 @@ class BenchModels:
             load_seconds=self.load_seconds,
             compile_seconds=self.compile_seconds,
             left_out=left_out,
-            failed=failed,
+            failed=failed | failed_peers,
         )
 
     @property

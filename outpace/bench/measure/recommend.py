@@ -1,9 +1,11 @@
-"""Recommend a method from the result rows of a benchmark: the fastest lossless method, or plain decoding."""
+"""Recommend a method from the result rows of a benchmark: the fastest lossless method, plain decoding, or
+nothing where too little was measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 from outpace.bench.measure.bootstrap import MIN_GROUPS, Interval
@@ -15,10 +17,10 @@ from outpace.bench.report.summary import ALL, VARIED, ResultRow
 class Recommendation:
     """A method with its options and expected speedup: the contents of a file for `--method @FILE`."""
 
-    method: str
+    method: str | None  # None: too little was measured to recommend any
     options: Mapping[str, Any]
     draft: str | None
-    gain: Interval
+    gain: Interval  # over plain decoding; NaN without a method
     reason: str  # one sentence
 
     def to_json(self, workload: Mapping[str, Any], provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,7 +50,8 @@ def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) ->
     """The lossless method with the largest median speedup among those whose 95 % interval is above 1, else
     plain decoding.
 
-    With fewer than three prompts there is no interval, and so plain decoding is recommended.
+    With fewer than three prompts there is no interval, and without a lossless method nothing to compare: then
+    nothing is recommended.
     """
     offered = [row for row in rows if row.contender in choices and choices[row.contender].method != PLAIN]
     lossless = [row for row in offered if row.lossless]
@@ -65,8 +68,8 @@ def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) ->
         )
         return Recommendation(choice.method, choice.options, choice.draft, gain, reason)
     if lossless and all(row.too_few_prompts for row in lossless):
-        why = too_few(lossless[0])
-    elif lossless:
+        return _nothing(too_few(lossless[0]))
+    if lossless:
         nearest = max(
             (row for row in lossless if not row.too_few_prompts), key=lambda row: row.speedup.median
         )
@@ -77,20 +80,26 @@ def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) ->
         )
         if choices[nearest.contender].could_adapt:
             why += "; its trees may be too large for this machine: measure it with adaptive=true"
-    elif offered:
-        why = "none of the measured methods is lossless"
-    else:
-        why = "no method was measured completely"
-    return Recommendation(PLAIN, {}, None, Interval(1.0, 1.0, 1.0), f"do not speculate: {why}.")
+        return Recommendation(PLAIN, {}, None, Interval(1.0, 1.0, 1.0), f"do not speculate: {why}.")
+    if offered:
+        return _nothing("none of the measured methods is lossless")
+    return _nothing("no method that can be recommended was measured completely")
+
+
+def _nothing(why: str) -> Recommendation:
+    return Recommendation(None, {}, None, Interval(nan, nan, nan), f"no recommendation: {why}.")
 
 
 def too_few(row: ResultRow) -> str:
-    """The reason why a row has no interval, as part of a sentence."""
+    """The reason why a row has no interval, and what gives one, as part of a sentence."""
     text = (
         f"only {row.prompts} of the needed {MIN_GROUPS} prompts"
         if row.prompts < MIN_GROUPS
         else "too few batches"
     )
     if row.selection == VARIED:
-        return f"{text} have plain output that does not repeat itself; --selection all includes the others"
-    return f"{text} were measured"
+        return (
+            f"{text} have plain output that does not repeat itself; measure more prompts, or include the "
+            "others with --selection all"
+        )
+    return f"{text} were measured; give more with --prompts and --num-prompts"

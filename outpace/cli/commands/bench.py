@@ -89,7 +89,7 @@ def bench(
         ),
     ] = None,
     recommend: Annotated[
-        Path | None, Option(help="Write the recommendation here, for --method @FILE.")
+        Path | None, Option(help="Write the recommendation, if there is one, here, for --method @FILE.")
     ] = None,
     json: o.Json = False,
     debug: Debug = False,
@@ -119,6 +119,7 @@ def bench(
     names = [methods or "" if methods or family else METHODS, *(of_family(family) if family else [])]
     named = parse_methods(",".join(filter(None, names)))
     check_names(named)  # before models are loaded
+    explicit = {method.label for method in parse_methods(names[0])} if names[0] else set[str]()
     items = [
         item
         for source in split_outside(prompts or PROMPTS[family is not None], ",")
@@ -153,10 +154,14 @@ def bench(
             ignore_eos=ignore_eos,
             selection=selection.value,
             settings=settings,
+            optional=set(names[1:]) - explicit,  # a family has methods that need parts of their own
         )
+        for name, reason in measurement.failed.items():
+            print_status(f"{name} was left out: {reason}")
+        said = set(measurement.failed)
         print_status(f"{len(measurement.cases)} prompts, {measurement.total} runs")
         _measure(measurement, models)
-        _report(measurement, files, recommend, json=json)
+        _report(measurement, files, recommend, said, json=json)
 
 
 def _temperatures(text: str) -> list[float]:
@@ -180,26 +185,23 @@ def _measure(measurement: Measurement, models: BenchModels) -> None:
         )
 
 
-def _report(measurement: Measurement, files: list[Path], recommend: Path | None, *, json: bool) -> None:
+def _report(
+    measurement: Measurement, files: list[Path], recommend: Path | None, said: set[str], *, json: bool
+) -> None:
     """Print the results, then write the files; exit with an error if the measurement or a file is
-    incomplete."""
+    incomplete. `said`: names of what was left out, of which the user knows."""
     from outpace.bench.report.files import write_files
-    from outpace.bench.report.json_file import finite, write_json
+    from outpace.bench.report.json_file import finite
     from outpace.bench.report.report import to_json
 
     rows = measurement.rows()
     if json:
         print_json(finite(to_json(measurement, rows)))
     else:
-        _print(measurement, rows)
+        _print(measurement, rows, said)
     failures = write_files(measurement, rows, files)
     if recommend and rows and not (measurement.interrupted or measurement.error):
-        write_json(recommend, measurement.advice(rows))
-        given = measurement.settings
-        loading = " --compile" if given.get("compile") else ""
-        for name in ("weights", "draft_weights", "kv_cache"):
-            loading += f" --{name.replace('_', '-')} {given[name]}" if name in given else ""
-        print_status(f"Use it with: outpace generate{loading} --method @{recommend}")
+        _write_recommendation(measurement, rows, recommend)
     made = f"{len(measurement.runs)} of {measurement.total} runs"
     written = [str(file) for file in files if file.suffix == ".json"]
     where = f"; they are in {written[0]}" if written and not failures else ""
@@ -214,13 +216,30 @@ def _report(measurement: Measurement, files: list[Path], recommend: Path | None,
         raise typer.Exit(FAILED)
 
 
-def _print(measurement: Measurement, rows: list[ResultRow]) -> None:
+def _write_recommendation(measurement: Measurement, rows: list[ResultRow], path: Path) -> None:
+    """Write the recommendation and say how it is used, or say why there is none."""
+    from outpace.bench.report.json_file import write_json
+
+    advice = measurement.recommendation(rows)
+    if advice.method is None:
+        print_status(f"{path} was not written: {advice.reason}")
+        return
+    write_json(path, measurement.advice(rows))
+    given = measurement.settings
+    loading = " --compile" if given.get("compile") else ""
+    for name in ("weights", "draft_weights", "kv_cache"):
+        loading += f" --{name.replace('_', '-')} {given[name]}" if name in given else ""
+    print_status(f"Use it with: outpace generate{loading} --method @{path}")
+
+
+def _print(measurement: Measurement, rows: list[ResultRow], said: set[str]) -> None:
     from outpace.bench.report.tables import notes, tables
     from outpace.tables import print_tables
 
     print_tables([*tables(rows, measurement.selection), *measurement.models()])
     for name, reason in measurement.failed.items():
-        print_status(f"{name} was left out: {reason}")
+        if name not in said:
+            print_status(f"{name} was left out: {reason}")
     if measurement.interrupted or measurement.error:
         return
     chains = measurement.chains(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -60,9 +61,16 @@ def chat(
         with suppress(ModuleNotFoundError):  # Windows: the console edits lines itself
             import_module("readline")  # gives input() line editing and a history
         print_status(f"{target}, {used.name}. {COMMANDS}; Ctrl-C interrupts an answer.")
+    if isinstance(sys.stdin, TextIOWrapper):
+        # a byte that is not text is an error in some locales and a surrogate in others: always the latter, so
+        # that the lines after it are read
+        sys.stdin.reconfigure(errors="surrogateescape")
     while (line := read_line()) is not None:
         if line == "/quit":
             return
+        if any("\ud800" <= character <= "\udfff" for character in line):
+            print_status(f"(this line is not {sys.stdin.encoding} text: it was not sent)")
+            continue
         if line == "/reset":
             conversation.reset()
             print_status("(new conversation)")
@@ -121,13 +129,11 @@ class Conversation:
 
 
 def read_line() -> str | None:
-    """The next line of standard input; None at its end, ValueError if it is not UTF-8."""
+    """The next line of standard input, with surrogates for bytes that are not text; None at its end."""
     try:
         return input("> " if sys.stdin.isatty() else "").strip()
     except EOFError:
         return None
-    except UnicodeDecodeError as error:
-        raise ValueError("standard input is not UTF-8 text: convert it") from error
 
 
 class Answers:

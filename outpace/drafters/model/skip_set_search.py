@@ -36,11 +36,11 @@ class SubLayers:
             raise ValueError("a target of one layer cannot skip any: use a draft model")
         self.layers = range(1, max(num_layers - 1, 2))
         self.num = 2 * len(self.layers)
-        self.size = round(ratio * self.num)
-        if not 0 < self.size <= self.num:
+        self.size = round(ratio * self.num) if 0 <= ratio <= 1 else 0  # NaN and infinity cannot be rounded
+        if not self.size:
             raise ValueError(
-                f"skip_ratio is {ratio}, which is {self.size} of the {self.num} sub-layers that can be "
-                f"skipped: use {1 / self.num:.2g} to 1"
+                f"skip_ratio is {ratio}, and {self.num} sub-layers can be skipped: "
+                f"use {1 / self.num:.2g} to 1"
             )
 
     def alternate(self) -> Candidate:

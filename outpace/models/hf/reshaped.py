@@ -7,6 +7,13 @@ import copy
 from typing import Any
 
 
+def mlp_size(config: Any) -> int:
+    """Numbers of an MLP's inner features: some configurations, such as GPT-2's, have another name for them or
+    leave them out, which means four times the width."""
+    named = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None)
+    return named or 4 * config.hidden_size
+
+
 def reshaped(config: Any, *, num_layers: int, width: int, num_heads: int, inner_size: int) -> Any:
     """A copy of a transformers text configuration with so many layers and attention heads, hidden states of
     `width` numbers and MLPs of `inner_size`. It has as many key and value heads as the original, or the
@@ -21,6 +28,8 @@ def reshaped(config: Any, *, num_layers: int, width: int, num_heads: int, inner_
     given = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     groups = max(each for each in range(1, num_heads + 1) if num_heads % each == 0 and each <= max(1, given))
     made.num_hidden_layers, made.hidden_size, made.intermediate_size = num_layers, width, inner_size
+    if getattr(made, "n_inner", None):
+        made.n_inner = inner_size
     made.num_attention_heads, made.num_key_value_heads = num_heads, groups
     if getattr(made, "head_dim", None):
         made.head_dim = width // num_heads

@@ -59,6 +59,8 @@ def closest_layers(target: Target, num_skipped: int) -> ChooseLayers:
     """Finds so many layers without which the target's last output at one token changes little. ValueError
     for another number than 1 to L - 1, and for a target whose layers cannot be tried."""
     layers = num_layers(target)
+    if layers < 2:
+        raise ValueError("a target of one layer cannot skip any: use a draft model")
     if not 0 < num_skipped < layers:
         raise ValueError(
             f"a model of {layers} layers cannot skip {num_skipped} of them: use 1 to {layers - 1}"
@@ -133,7 +135,10 @@ def with_exits(
     target: Target, head: HeadModel, predictor: ExitPredictor, threshold: float, *, scheduled: bool
 ) -> tuple[Target, Reference]:
     """The target with SpecEE's early exits, and the distribution that it has by definition. ValueError for a
-    target without layers, a compiled one, and a target or head for which the predictor was not made."""
+    target without layers, a compiled one, a target or head for which the predictor was not made, or a
+    threshold that is no probability."""
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"threshold is {threshold}; give a probability from 0 to 1")
     layers = num_layers(target)
     predictor.check(target)
     predictor.check_head(head.head)

@@ -34,6 +34,8 @@ class Savings:
 
     def check(self, num_layers: int) -> None:
         """ValueError for values that suit no model, or not one of so many layers."""
+        if num_layers < 2:
+            raise ValueError("a target of one layer cannot skip any: use a draft model")
         if not 0 < self.first_layer < num_layers:
             raise ValueError(
                 f"first_layer is {self.first_layer}: a model of {num_layers} layers can save after layers 1 "

@@ -45,7 +45,8 @@ class Service:
         prefix_cache: bool = True,  # reuse the KV entries of texts with the same beginning
         stuck_seconds: float = STUCK_SECONDS,  # time of a step from which the engine counts as stuck
     ) -> None:
-        """ValueError for a model without a tokenizer, or with defaults that are not supported."""
+        """ValueError for a model without a tokenizer or with defaults that are not supported, and for too
+        little memory."""
         if model.tokenizer is None:
             raise ValueError("a server needs a tokenizer: choose a model that comes with one")
         self.name, self.vocab = name, model.target.vocab

@@ -614,6 +614,8 @@ def test_a_head_of_another_kind_is_refused(eagle3: Any, eagle: Any, target: HFTa
         save_head(eagle(), tmp_path, target, layout="raw")
     with pytest.raises(HeadFileError, match="holds no heads of EAGLE-3: write speculators or raw"):
         save_head(eagle3(), tmp_path, target, layout="eagle")
+    with pytest.raises(HeadFileError, match="no layout foo for heads of EAGLE-3: write speculators or raw"):
+        save_head(eagle3(), tmp_path, target, layout="foo")
     save_head(eagle(), tmp_path / "1", target)
     with pytest.raises(HeadFileError, match="holds a head of EAGLE: use it with the method eagle"):
         load_head("eagle3", tmp_path / "1", target)
@@ -644,6 +646,16 @@ def test_what_is_not_supported_is_refused(
         load_head("eagle3", folder, target)
 
 
+@pytest.mark.parametrize("name", ["fc.weight", "layers.0.self_attn.q_proj.weight"])
+def test_weights_that_lack_a_tensor_are_to_be_restored(
+    name: str, eagle: Any, target: HFTarget, tmp_path: Path
+) -> None:
+    folder = written(eagle(), target, tmp_path / "head")
+    retensor(folder, lambda found: {key: each for key, each in found.items() if key != name})
+    with pytest.raises(HeadFileError, match=f"model.safetensors lacks {name}.*: restore that file"):
+        load_head("eagle", folder, target)
+
+
 @pytest.mark.parametrize("spoil", ["no folder", "no config", "no weights", "cut", "list", "another model"])
 def test_folders_without_a_head_are_refused(spoil: str, eagle: Any, target: HFTarget, tmp_path: Path) -> None:
     folder = written(eagle(), target, tmp_path / "head")
@@ -660,7 +672,7 @@ def test_folders_without_a_head_are_refused(spoil: str, eagle: Any, target: HFTa
         (folder / "config.json").write_text("[]")
     else:
         retensor(folder, lambda found: {"model.norm.weight": torch.ones(32)})
-    with pytest.raises(HeadFileError, match=r"no folder|no draft head|no configuration|no fc.weight"):
+    with pytest.raises(HeadFileError, match=r"no folder|no draft head|no configuration|lacks fc.weight"):
         load_head("eagle", folder, target)
 
 

@@ -252,6 +252,39 @@ def test_what_does_not_fit_is_refused(
     assert str(tmp_path) in str(found.value)
 
 
+@pytest.mark.parametrize("name", [name for name in MAKERS if "a part of the vocabulary" in name])
+def test_a_missing_token_map_is_named_if_the_target_is_the_right_one(name: str, tmp_path: Path) -> None:
+    head = MAKERS[name]()
+    save_position_head(head, tmp_path, TARGET)
+    rewritten(tmp_path, dropped="token_map")
+    sentence = (
+        "safetensors lacks token_map, which says which 3 of the target's 6 tokens it drafts: restore that"
+    )
+    with pytest.raises(HeadFileError, match=sentence):
+        load_position_head(head.method, tmp_path, TARGET)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "sentence"),
+    [
+        ("medusa, a part of the vocabulary", "lm_heads.1.weight", "lacks lm_heads.1.weight: restore that"),
+        (
+            "medusa, a part of the vocabulary",
+            "blocks.1.layers.0.bias",
+            "lacks blocks.1.layers.0.bias: restore",
+        ),
+        ("hydra", "hydra_lm_head.0.1.bias", "lacks lm_heads.0.bias: restore that file"),
+        ("redrafter", "rnn_u.bias", "lacks rnn_u.bias: restore that file"),
+    ],
+)
+def test_a_file_that_lacks_a_tensor_is_named(name: str, missing: str, sentence: str, tmp_path: Path) -> None:
+    head = MAKERS[name]()
+    save_position_head(head, tmp_path, TARGET)
+    rewritten(tmp_path, dropped=missing)
+    with pytest.raises(HeadFileError, match=f"model.safetensors {sentence}"):
+        load_position_head(head.method, tmp_path, TARGET)
+
+
 @pytest.mark.parametrize("method", FORMATS)
 def test_a_head_of_another_method_or_target_is_refused(method: str, tmp_path: Path) -> None:
     head = MAKERS[method]()

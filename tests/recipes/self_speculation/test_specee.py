@@ -54,6 +54,13 @@ def test_what_each_role_promises(models) -> None:
     assert promises == [Guarantee.LOSSY, Guarantee.EXACT, Guarantee.EXACT] and specee.guarantee is promises[0]
 
 
+@pytest.mark.parametrize("threshold", [-1.0, 2.0, float("nan")])
+def test_a_threshold_that_is_no_probability(threshold: float, models) -> None:
+    options = next(choices(specee, models)) | {"threshold": threshold}
+    with pytest.raises(ValueError, match=f"threshold is {threshold}; give a probability from 0 to 1"):
+        specee.build(models.target, **options)
+
+
 @pytest.fixture
 def deep():
     """A target of eight layers with a head and a predictor, all untrained."""

@@ -13,7 +13,7 @@ from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle import EagleHead
 from outpace.models.heads.formats.decoder_layer import read_layer, write_layer
-from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
+from outpace.models.heads.formats.files import WEIGHTS, Config, HeadFileError, Tensors
 
 
 def recognises(config: Config) -> bool:
@@ -25,7 +25,8 @@ def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[Dr
     """A head with weights still to be set, and the tensors that they are set to."""
     if "fc.weight" not in tensors:
         raise HeadFileError(
-            "it has no fc.weight, so it is no head of EAGLE: use the method it was trained for"
+            f"{WEIGHTS} lacks fc.weight, which every head of EAGLE has: restore that file, or use the method "
+            "that the head was trained for"
         )
     # older configurations of vLLM
     nested = config.get("model") if config.get("model_type") == "eagle" else None

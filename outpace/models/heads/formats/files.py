@@ -82,7 +82,13 @@ def fill(
     if missing or unknown:
         parts = [f"lacks {', '.join(missing)}"] * bool(missing)
         parts += [f"has {', '.join(unknown)}, which {what} does not have"] * bool(unknown)
-        raise HeadFileError(f"{WEIGHTS} {' and '.join(parts)}: restore the {CONFIG} that belongs to it")
+        # without tensors of other names, the configuration is likely the right one
+        fix = (
+            f"the {CONFIG} that belongs to it"
+            if unknown
+            else f"that file, or the {CONFIG} if it is not its own"
+        )
+        raise HeadFileError(f"{WEIGHTS} {' and '.join(parts)}: restore {fix}")
     for name, parameter in parameters.items():
         found, needed = tuple(tensors[name].shape), tuple(parameter.shape)
         if found != needed:

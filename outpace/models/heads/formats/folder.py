@@ -72,12 +72,15 @@ def save_head(
     layout: LayoutName | None = None,  # None: "speculators" for EAGLE-3, of other heads their own
     name: str = "",  # hub name or folder of the target, for servers that load both
 ) -> None:
-    """Write a head that was made for this target. HeadFileError if the layout cannot hold it."""
+    """Write a head that was made for this target. HeadFileError if the layout cannot hold it or does not
+    exist."""
     kind = kind_of(head)
     layout = layout or DEFAULTS[kind]
+    fitting = " or ".join(each for each, other in LAYOUTS.items() if other.kind == kind)
+    if layout not in LAYOUTS:
+        raise HeadFileError(f"there is no layout {layout} for heads of {NAMES[kind]}: write {fitting}")
     chosen = LAYOUTS[layout]
     if chosen.kind != kind:
-        fitting = " or ".join(each for each, other in LAYOUTS.items() if other.kind == kind)
         raise HeadFileError(f"the layout {layout} holds no heads of {NAMES[kind]}: write {fitting}")
     if not head.is_for(target):
         raise HeadFileError("the head was made for another target: give the target that it was made for")

@@ -49,7 +49,7 @@ def made(
         raise HeadFileError("the heads read an inner layer (hidden_state_offset): give heads of the last one")
     num_heads, num_layers = int(config["hydra_num_heads"]), int(config.get("hydra_num_layers", 1))
     lm_head = taken(tensors, "hydra_lm_head.0.1.weight")
-    draft_ids = taken_token_map(tensors, target)
+    draft_ids = taken_token_map(tensors, target, config, len(lm_head))
     check_sizes(target, lm_head.shape[1], len(lm_head) if draft_ids is None else None)
     found = {_ours(name): each for name, each in tensors.items()}
     for head in range(num_heads):  # one layer may be stored for all repetitions: they share their weights
@@ -62,7 +62,7 @@ def made(
         target,
         num_heads,
         num_layers=num_layers,
-        bias="lm_heads.0.bias" in found,
+        bias=any(re.fullmatch(r"lm_heads\.\d+\.bias", name) for name in found),
         prefix=prefix_layer(target) if architecture == "prefix-mlp" else None,
         draft_ids=draft_ids,
     )

@@ -45,10 +45,10 @@ def made(
     if config.get("original_lm_head"):
         raise HeadFileError("the heads use the target's LM head (original_lm_head): give them one each")
     # configurations of some published heads have a wrong number of heads
-    num_heads = count(tensors, r"lm_heads\.(\d+)\.")
+    num_heads = count(tensors, r"(?:lm_heads|blocks)\.(\d+)\.")
     num_layers = count(tensors, r"blocks\.0\.layers\.(\d+)\.")
     lm_head = taken(tensors, "lm_heads.0.weight")
-    draft_ids = taken_token_map(tensors, target)
+    draft_ids = taken_token_map(tensors, target, config, len(lm_head))
     num_tokens = target.vocab if draft_ids is None else len(draft_ids)
     for name in [name for name in tensors if name.startswith("lm_heads.")]:
         if draft_ids is not None and len(tensors[name]) > num_tokens:

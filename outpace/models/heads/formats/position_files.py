@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torch import Tensor
 
 from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.fingerprint import KEY
 from outpace.models.heads.formats.files import WEIGHTS, HeadFileError, Tensors
 
 TOKEN_MAP = "token_map"  # tensor with the ids of a reduced draft vocabulary
@@ -29,10 +31,20 @@ def check_sizes(target: TargetWithLayers, hidden_size: int, vocab: int | None) -
         )
 
 
-def taken_token_map(tensors: Tensors, target: TargetWithLayers) -> Tensor | None:  # (K,)
+def taken_token_map(
+    tensors: Tensors, target: TargetWithLayers, config: Mapping[str, Any], num_rows: int
+) -> Tensor | None:  # (K,)
     """Take the ids of the draft vocabulary out of the tensors; None if there are none, which means the whole
-    vocabulary. HeadFileError for ids that the target does not have."""
+    vocabulary. HeadFileError for ids that the target does not have, and if there are none though the LM head
+    has `num_rows` rows and the configuration says that the head is for this target."""
     ids = tensors.pop(TOKEN_MAP, None)
+    # a fingerprint has been compared with the target's
+    is_for_target = config.get(KEY) is not None or config.get("vocab_size") == target.vocab
+    if ids is None and num_rows < target.vocab and is_for_target:
+        raise HeadFileError(
+            f"{WEIGHTS} lacks {TOKEN_MAP}, which says which {num_rows} of the target's {target.vocab} tokens "
+            "it drafts: restore that file"
+        )
     if ids is not None and not 0 <= int(ids.min()) <= int(ids.max()) < target.vocab:
         raise HeadFileError(
             f"{TOKEN_MAP} names tokens beyond the target's {target.vocab}: give another target"
@@ -43,7 +55,7 @@ def taken_token_map(tensors: Tensors, target: TargetWithLayers) -> Tensor | None
 def taken(tensors: Tensors, name: str) -> Tensor:
     """The tensor of this name; HeadFileError if there is none."""
     if name not in tensors:
-        raise HeadFileError(f"{WEIGHTS} lacks {name}: download it again")
+        raise HeadFileError(f"{WEIGHTS} lacks {name}: restore that file")
     return tensors[name]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
-from outpace.models.heads.formats.position_files import TOKEN_MAP, check_sizes, taken_token_map
+from outpace.models.heads.formats.position_files import TOKEN_MAP, check_sizes, taken, taken_token_map
 from outpace.models.heads.position_head import PositionHead
 from outpace.models.heads.redrafter import ReDrafterHead
 
@@ -40,13 +40,15 @@ def made(
     if not config.get("rnn", True):
         raise HeadFileError("the drafter sums embeddings (rnn false): give one with a recurrent network")
     check_sizes(target, int(config["hidden_size"]), int(config["vocab_size"]))
+    given = {_ours(name): each for name, each in tensors.items()}
+    draft_ids = taken_token_map(given, target, config, len(taken(given, "lm_head.weight")))
     head = ReDrafterHead(
         target,
         num_layers=int(config["num_draft_layers"]),
         exit_size=int(config["exit_dim"]),
-        draft_ids=taken_token_map(tensors, target),
+        draft_ids=draft_ids,
     )
-    return head, {_ours(name): each for name, each in tensors.items()}
+    return head, given
 
 
 def stored(head: PositionHead) -> tuple[Config, Mapping[str, Tensor]]:
