@@ -29,7 +29,7 @@ from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.heads.redrafter import ReDrafterHead
 from outpace.models.hf.captures import OutputCapture
 from outpace.models.hf.logits_head import ScaledHead
-from outpace.models.hf.reshaped import reshaped
+from outpace.models.hf.reshaped import mlp_size, reshaped
 from outpace.models.hf.target import HFTarget
 from outpace.models.names import resolve
 from outpace.models.predictors.draft_distribution_predictor import DraftDistributionPredictor
@@ -398,7 +398,7 @@ def smaller(model: PreTrainedModel, config: TrainConfig) -> PreTrainedModel:
     settings, own = config.distillation, model.config.get_text_config()
     heads = max(1, round(own.num_attention_heads * settings.size))
     width = heads * (getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads)
-    inner = max(16, 16 * round(own.intermediate_size * settings.size / 16))
+    inner = max(16, 16 * round(mlp_size(own) * settings.size / 16))
     made = reshaped(own, num_layers=settings.num_layers, width=width, num_heads=heads, inner_size=inner)
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)

@@ -77,7 +77,8 @@ def train(
     architecture. `head`: folder of a head to begin with, in place of a new one, or of the head whose draft
     lengths adaeagle learns. `changes`: settings such as
     "steps=500". `captured`: folder for the target's answers and hidden states, by default in `output`; runs
-    with the same target, data, settings of the answers, `length` and `held_out` may share one. `general`: data of other domains, on which
+    with the same target, data, settings of the answers, `length` and `held_out` may share one.
+    `general`: data of other domains, on which
     domain-drafter reports what the draft model forgets. `dry_run`: write an untrained drafter, without
     reading the data. A run that was stopped continues when it is started again with the same arguments, to
     the same result. ValueError for unsuited settings, data or targets.

@@ -49,8 +49,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Folder for the target's answers and hidden states, which runs with the same target, data "
-            "and answers may share; default: in OUTPUT.",
+            help="Folder for the target's answers and hidden states, which runs with the same target, data, "
+            "settings of the answers, length and held_out may share; default: in OUTPUT.",
         ),
     ] = None,
     general: Annotated[
@@ -100,18 +100,22 @@ def train(
     if not dry_run:
         processes()
     model = loading.load(target)
-    found = run(
-        method,
-        target=model,
-        data=data,
-        output=output,
-        draft=draft,
-        head=head,
-        config=config,
-        captured=captured,
-        general=general,
-        dry_run=dry_run,
-    )
+    try:
+        found = run(
+            method,
+            target=model,
+            data=data,
+            output=output,
+            draft=draft,
+            head=head,
+            config=config,
+            captured=captured,
+            general=general,
+            dry_run=dry_run,
+        )
+    except KeyboardInterrupt:
+        print_status("start the same command again to go on with this run")
+        raise
     if dry_run:
         print_status(f"an untrained drafter is in {found.folder}")
         return
