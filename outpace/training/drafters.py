@@ -120,6 +120,8 @@ def untrained(
         return ExitPredictorOf(predictor, head)
     if start is not None:
         return _head_in(start, method, target)
+    if method == "eagle3" or method in ADAPTERS:
+        _check_layer_size(method, target)
     ids = draft_vocabulary(examples, target.vocab, config.head.draft_vocab)
     if method in POSITION_HEADS:
         return _position_head(method, target, config, ids)
@@ -208,6 +210,20 @@ def with_exits(draft: PreTrainedModel, given: Sequence[int]) -> PreTrainedModel:
     check_exits(exits, config.num_hidden_layers)
     setattr(config, EXITS, list(exits))
     return draft
+
+
+def _check_layer_size(method: str, target: HFTarget) -> None:
+    """ConfigError for a target whose layers have hidden states of another size than its embeddings, which it
+    projects; the method's heads read both as they are."""
+    size, embedded = (
+        target.model.config.get_text_config().hidden_size,
+        next(target.embed.parameters()).shape[1],
+    )
+    if size != embedded:
+        raise ConfigError(
+            f"{method} cannot be trained for a target that projects hidden states of {size} numbers to "
+            f"{embedded} before its LM head: use eagle, hass or a head such as medusa"
+        )
 
 
 def check_exit(layer: int, target: HFTarget) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers import OPTConfig, OPTForCausalLM
 
 from outpace import recipes
 from outpace.api.model import Model
@@ -27,7 +28,7 @@ from outpace.proof.models import transformers_models
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.answers import sampled
-from outpace.training.config import TOKEN_LOSSES, Distillation, EarlyExits, TrainConfig, changed
+from outpace.training.config import TOKEN_LOSSES, ConfigError, Distillation, EarlyExits, TrainConfig, changed
 from outpace.training.drafters import lesson, save, smaller, untrained
 from outpace.training.features import FeatureSource
 from outpace.training.lessons.adapters import AdapterLesson
@@ -257,6 +258,17 @@ def test_heads_of_eagle3_are_trained_for_the_layout_that_they_are_written_in(tmp
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("method", ["eagle3", "kangaroo"])
+def test_a_target_that_projects_its_hidden_states_is_refused(method: str) -> None:
+    sizes = {"vocab_size": VOCAB, "hidden_size": 32, "word_embed_proj_dim": 24, "num_attention_heads": 4}
+    config = OPTConfig(**sizes, ffn_dim=32, num_hidden_layers=4, max_position_embeddings=64)
+    projecting = Model("projecting", HFTarget(OPTForCausalLM(config)))
+    with pytest.raises(
+        ConfigError, match="projects hidden states of 32 numbers to 24 before its LM head"
+    ):
+        untrained(method, projecting, CONFIG, [Example((1, 2, 3, 4), 1)])
+
+
 def test_ranks_are_counted_at_every_depth() -> None:
     head, text = head_of("redrafter"), greedy_text(3, 1)
     made = lesson("redrafter", head, target(), CONFIG)
