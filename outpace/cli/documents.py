@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 TOKEN_FIELDS = ("tokens", "token_ids")  # JSON fields with token ids; without them the field "text" is encoded
+PROMPT_FIELDS = ("messages", "prompt")  # JSON fields of prompts, as in the files of generate, bench and train
 
 
 def sources(paths: Sequence[Path]) -> list[Path]:
@@ -31,12 +32,17 @@ def sources(paths: Sequence[Path]) -> list[Path]:
 
 
 def documents(
-    paths: Sequence[Path], encode: Callable[[str], list[int]], vocab: int, on_progress: Callable[[int], None]
+    paths: Sequence[Path],
+    encode: Callable[[str], list[int]],
+    vocab: int,
+    on_progress: Callable[[int], None],
+    encode_prompt: Callable[[Any], list[int]] | None = None,
 ) -> Iterator[list[int]]:
     """Yield the token ids of each document; `on_progress` is called with the number of bytes just read.
 
     A document is a line of a .jsonl file, a result in the JSON that `outpace generate --json` prints, or any
-    other file of UTF-8 text. Raises ValueError for other contents and for token ids of `vocab` or more.
+    other file of UTF-8 text. With `encode_prompt`, for an index of prompts, a line or result with a "prompt"
+    or "messages" is that prompt. Raises ValueError for other contents and for token ids of `vocab` or more.
     """
     for path in paths:
         if path.suffix == ".jsonl":
@@ -44,13 +50,13 @@ def documents(
                 for number, line in enumerate(lines, 1):
                     if line.strip():
                         where = f"{path}:{number}"
-                        yield _tokens(_parsed(line, where), encode, vocab, where)
+                        yield _tokens(_parsed(line, where), encode, vocab, where, encode_prompt)
                     on_progress(len(line))
             continue
         data = path.read_bytes()
         if path.suffix == ".json" and (results := _results(data)) is not None:
             for number, result in enumerate(results):
-                yield _tokens(result, encode, vocab, f"{path}, result {number},")
+                yield _tokens(result, encode, vocab, f"{path}, result {number},", encode_prompt)
         else:
             try:
                 yield encode(data.decode())
@@ -85,8 +91,20 @@ def _results(data: bytes) -> list[Any] | None:
     return results if isinstance(results, list) else None
 
 
-def _tokens(item: Any, encode: Callable[[str], list[int]], vocab: int, where: str) -> list[int]:
+def _tokens(
+    item: Any,
+    encode: Callable[[str], list[int]],
+    vocab: int,
+    where: str,
+    encode_prompt: Callable[[Any], list[int]] | None,
+) -> list[int]:
     if isinstance(item, dict):
+        prompt = next((item[name] for name in PROMPT_FIELDS if item.get(name)), None)
+        if encode_prompt is not None and prompt is not None:
+            try:
+                return encode_prompt(prompt)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from None
         for name in TOKEN_FIELDS:
             tokens = item.get(name)
             if isinstance(tokens, list) and all(type(each) is int for each in tokens):
@@ -97,6 +115,7 @@ def _tokens(item: Any, encode: Callable[[str], list[int]], vocab: int, where: st
                 return tokens
         if isinstance(item.get("text"), str):
             return encode(item["text"])
+    prompts = "" if encode_prompt is None else '"prompt", "messages", '
     raise ValueError(
-        f'{where} has neither "text" nor a list of token ids as "tokens" or "token_ids": add one'
+        f'{where} has neither {prompts}"text" nor a list of token ids as "tokens" or "token_ids": add one'
     )

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from outpace.api.prompts import encode
 from outpace.cli.commands.index import binary_size, special_tokens
+from outpace.core.skip_set import SkipSet
 from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.hidden_states import HiddenStateIndex
@@ -60,6 +62,29 @@ def test_each_source_is_a_domain_of_skip_sets(outpace_, tiny, texts, words):
     missing = outpace_(*generate)
     assert missing.exit_code == 2 and len(missing.stderr.splitlines()) == 1
     assert "knn-ssd needs" in missing.stderr and "outpace index build --kind skip-sets" in missing.stderr
+
+
+def test_prompts_and_messages_are_prompts_of_skip_sets(outpace_, tiny, tmp_path, words, monkeypatch):
+    found = []
+
+    def build(model, domains, trials, on_trial):
+        found.extend(list(each) for each in domains)
+        return SkipSetAnchors.build([[[1.0, 0.0]]], [SkipSet.of_layers([1])], 2)
+
+    monkeypatch.setattr("outpace.cli.commands.index.index_of_skip_sets", build)
+    question, answer = {"role": "user", "content": "hello"}, {"role": "assistant", "content": "no"}
+    lines = [{"prompt": "def add", "text": "no"}, {"messages": [question]}, {"messages": [question, answer]}]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    command = ("index", "build", "--tokenizer", tiny.target, "-o", "my.sets", "--from", "p.jsonl")
+    result = outpace_(*command, "--kind", "skip-sets")
+    assert result.exit_code == 0, result.output
+    asked = encode(words, [question], len(words))
+    assert found == [[encode(words, "def add", len(words)), asked, asked]]
+    (tmp_path / "p.jsonl").write_text('{"messages": [{"role": "user"}]}')
+    refused = outpace_(*command, "--kind", "skip-sets")
+    assert refused.exit_code == 2 and "p.jsonl:1: a chat message has a role and a content" in refused.stderr
+    refused = outpace_(*command)  # of another kind
+    assert refused.exit_code == 2 and 'p.jsonl:1 has neither "text" nor' in refused.stderr
 
 
 def test_every_kind_is_built_from_every_source(outpace_, tiny, texts, words):

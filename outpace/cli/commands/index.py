@@ -51,7 +51,8 @@ def build(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Build an index file from texts or earlier results: JSON lines with "text" or token ids as "tokens"."""
+    """Build an index file from texts or earlier results: JSON lines with "text" or token ids as "tokens".
+    Lines for skip-sets may have a "prompt" or "messages" instead."""
     if kind in FROM_DECODING:
         raise ValueError(f"{kind} is filled while a model decodes, not from text: use {', '.join(FROM_TEXT)}")
     if kind not in (*FROM_TEXT, FROM_STATES, FROM_DRAFTS):
@@ -64,6 +65,7 @@ def build(
     if out.is_dir():
         raise ValueError(f"{out} is a folder: give --out the name of a file")
 
+    from outpace.api.prompts import encode as encode_as_request
     from outpace.cli.documents import documents, not_empty, sources
     from outpace.console import progress
     from outpace.indexes import store
@@ -78,6 +80,16 @@ def build(
     def encode(text: str) -> list[int]:
         return loaded_tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
+    def encode_prompt(prompt: Any) -> list[int]:
+        if (
+            isinstance(prompt, list)
+            and isinstance(last := prompt[-1], dict)
+            and last.get("role") == "assistant"
+        ):
+            prompt = prompt[:-1]  # an answer, as in the data of `outpace train`
+        return encode_as_request(loaded_tokenizer, prompt, size)
+
+    size = 1 + max(vocabulary.values())
     with progress(sum(path.stat().st_size for path in paths)) as report:
 
         def on_read(num_bytes: int) -> None:
@@ -86,10 +98,11 @@ def build(
         def on_sorted(_: int) -> None:
             report("sorting", 0)
 
-        size = 1 + max(vocabulary.values())
         texts = not_empty(documents(paths, encode, size, on_read))
         if kind == FROM_DRAFTS:
-            each = [not_empty(documents(sources([path]), encode, size, on_read)) for path in source]
+            each = [
+                not_empty(documents(sources([path]), encode, size, on_read, encode_prompt)) for path in source
+            ]
             index = index_of_skip_sets(tokenizer, each, trials, lambda: report("searching", 0))
         elif kind == FROM_STATES:
             index = index_of_states(tokenizer, texts)

@@ -7,10 +7,10 @@ follows from the prompt, and a draft ends after a token, which stays in it. With
 are chosen, not drawn, and carry no claim.
 
 `outpace index build --kind skip-sets --from maths.jsonl --from stories.jsonl --tokenizer MODEL` makes the
-file: each `--from` is a domain, and its texts are prompts of it, written with the chat template that requests
-will have. The paper searches sets by measured tokens per second; here the tokens are counted, and the
-forwards with the share of the weights that each reads, which is repeatable. A prompt that is far from all
-anchors has every second layer skipped. A compiled target is compiled once for each set that is used.
+file: each `--from` is a domain, with lines that have a "prompt" or "messages", or texts in the chat template
+that requests will have. The paper searches sets by measured tokens per second; here the tokens are counted,
+and the forwards with the share of the weights that each reads, which is repeatable. A prompt that is far from
+all anchors has every second layer skipped. A compiled target is compiled once for each set that is used.
 """
 
 from outpace.controllers.confidence import Confidence
