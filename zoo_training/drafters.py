@@ -71,7 +71,17 @@ DRAFTERS = {
     ),
     "eagle3": Plan("eagle3", ("steps=3000", "head.draft_vocab=2048")),
     "hass-first": Plan("hass", ("steps=3000",), head="eagle", installed=False),
-    "hass": Plan("hass", ("steps=6000", "answers.batch=64"), head="hass-first", more_prompts=True),
+    "hass-second": Plan(
+        "hass", ("steps=6000", "answers.batch=64"), head="hass-first", more_prompts=True, installed=False
+    ),
+    # A larger weight of the cross entropy, which a greedy draft does not need: drawn tokens are accepted more
+    # often.
+    "hass": Plan(
+        "hass",
+        ("steps=4000", "answers.batch=64", "head.token_weight=2"),
+        head="hass-second",
+        more_prompts=True,
+    ),
     "draft": Plan("distillspec", ("steps=2000",), draft="zoo:draft"),
     "layerskip": Plan(
         "layerskip",

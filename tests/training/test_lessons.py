@@ -263,9 +263,7 @@ def test_a_target_that_projects_its_hidden_states_is_refused(method: str) -> Non
     sizes = {"vocab_size": VOCAB, "hidden_size": 32, "word_embed_proj_dim": 24, "num_attention_heads": 4}
     config = OPTConfig(**sizes, ffn_dim=32, num_hidden_layers=4, max_position_embeddings=64)
     projecting = Model("projecting", HFTarget(OPTForCausalLM(config)))
-    with pytest.raises(
-        ConfigError, match="projects hidden states of 32 numbers to 24 before its LM head"
-    ):
+    with pytest.raises(ConfigError, match="projects hidden states of 32 numbers to 24 before its LM head"):
         untrained(method, projecting, CONFIG, [Example((1, 2, 3, 4), 1)])
 
 
