@@ -6,6 +6,7 @@ text colour.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ def svg(figure: Figure, *, name: str = "outpace") -> str:
     out = StringIO()
     with style({"svg.hashsalt": name}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    text = out.getvalue()
+    text = rounded(out.getvalue())
     return text[text.index("<svg") :].replace(TEXT, "currentColor")
 
 
@@ -115,6 +116,19 @@ def save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with style({"svg.hashsalt": path.stem}):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    if path.suffix == ".svg":
+        path.write_text(rounded(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def rounded(text: str) -> str:
+    """An SVG with coordinates of two decimals, hundredths of a point, and numbers below 1 of four: a
+    fourteenth smaller than with matplotlib's six."""
+
+    def shorter(number: re.Match[str]) -> str:
+        value = float(number[0])
+        return f"{value:.{2 if value >= 1 else 4}f}".rstrip("0").rstrip(".")
+
+    return re.sub(r"(?<![\w.])\d+\.\d{3,}(?![\w.])", shorter, text)
 
 
 @contextmanager

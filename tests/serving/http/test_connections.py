@@ -99,9 +99,13 @@ def test_a_slow_reader_holds_back_nobody(running: Any, client: Any) -> None:
 
 
 def test_a_prompt_beyond_the_memory_is_refused(model: Any, serve: Any) -> None:
-    with serve(model, "autoregressive", kv_bytes=1) as running:
+    with pytest.raises(ValueError, match="hold no prompt, not even one of one token") as refused:
+        with serve(model, "autoregressive", kv_bytes=1):
+            pass
+    least = int(str(refused.value).rpartition(" ")[2].removesuffix("KiB"))
+    with serve(model, "autoregressive", kv_bytes=1024 * least) as running:
         with pytest.raises(openai.BadRequestError, match="KV cache"):
-            running.client().completions.create(**SHORT)
+            running.client().completions.create(**SHORT | {"prompt": "def f(x): return x\n" * 40})
 
 
 def test_a_closing_server_completes_what_it_admitted_and_refuses_the_rest(model: Any, serve: Any) -> None:
