@@ -85,6 +85,8 @@ def train(
     """
     config, folder = changed(config or defaults(method), changes), Path(output)
     _check_output(folder, dry_run)
+    if not dry_run:
+        processes()  # before the target is loaded: each process has a GPU of its own
     model = as_model(target)
     check_start(method, draft, head, general)
     start = draft or head
