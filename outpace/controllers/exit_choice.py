@@ -18,9 +18,9 @@ from outpace.core.contracts import Frontier, Plan, Scores, Step, Want
 
 PROMPT_POSITIONS = 32  # last positions of a part of a prompt that are looked at
 KEEP = 0.95  # share of the evidence that is kept per step
-# A new request takes over, for each exit layer, how many tokens were compared with the target's and how many
-# of them agreed in the request that ended last. Both numbers are scaled down to at most this many compared
-# tokens, so that the request's own tokens soon outweigh them.
+# For each exit layer it is counted how many of its tokens were compared with the target's, and how many were
+# the same. A new request begins with the counts of the request that ended last, scaled down so that at most
+# this many tokens count as compared: then its own tokens soon outweigh them.
 CARRIED = 16.0
 
 

@@ -33,7 +33,8 @@ class Capture:
     disk_gigabytes: float = 0.0  # most disk space for them; what exceeds it is computed in every step
 
 
-# names of functions of outpace.training.losses: what a draft model and a draft head may minimise
+# The values of `distillation.divergence`, the loss of a draft model, and below of `head.token_loss`, that of
+# a draft head. They are names of functions in outpace.training.losses.
 DIVERGENCES = (
     "forward_kl",
     "reverse_kl",

@@ -86,7 +86,7 @@ def train(
     config, folder = changed(config or defaults(method), changes), Path(output)
     _check_output(folder, dry_run)
     if not dry_run:
-        processes()  # before the target is loaded: each process has a GPU of its own
+        processes()  # assigns each process its GPU, to which `as_model` loads the target
     model = as_model(target)
     check_start(method, draft, head, general)
     start = draft or head
@@ -225,10 +225,8 @@ def _different(before: Any, now: dict[str, Any], prefix: str = "") -> list[str]:
     for name, value in now.items():
         old = before.get(name) if isinstance(before, dict) else None
         if isinstance(value, dict):
-            inner = (
-                "" if name == "config" else f"{prefix}{name}."
-            )  # its settings are named as --set names them
-            found += _different(old, value, inner)
+            # settings have the names that --set takes, without "config."
+            found += _different(old, value, "" if name == "config" else f"{prefix}{name}.")
         elif old != value:
             found.append(f"{prefix}{name}")
     return found

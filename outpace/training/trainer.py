@@ -234,7 +234,8 @@ class Trainer:
         return [int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*")]
 
     def _shorten_log(self) -> None:
-        """Remove the lines of the steps after the checkpoint, which are trained again."""
+        """Remove from the log the lines of steps after the restored checkpoint: these steps are trained, and
+        logged, again."""
         path = self.folder / LOG
         if not (self._accelerator.is_main_process and path.exists()):
             return

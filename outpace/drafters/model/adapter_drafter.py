@@ -108,8 +108,9 @@ class AdapterDrafter:
         self._read = None
 
     def _discard(self) -> None:
-        """Drop the entries of the last draft if it failed, was not verified, or was one of other rows of the
-        same step; those of committed tokens that were read with it stay."""
+        """Remove the last draft's tokens from the adapter's KV cache if `observe` has not committed any of
+        them: drafting or verification raised an error, or the draft was for other requests of the same step.
+        Committed tokens that were read together with that draft stay in the cache."""
         if self._cache is not None:
             self._cache.discard()
         self._read = None

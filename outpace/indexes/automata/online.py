@@ -15,17 +15,18 @@ from outpace.indexes.tables.hash_map import HashMap, find, put
 Ints = NDArray[np.int32]
 Keys = NDArray[np.int64]
 # columns of a state (state 0 is the empty string): suffix link, length of its longest string, index of the
-# last token of that string's first occurrence, first edge, index of the last token of its latest occurrence
-# of which RECENT was updated
+# last token of that string's first occurrence, first edge, and index of the last token of its most recent
+# occurrence that was recorded (see NOTED)
 LINK, LENGTH, END, EDGES, RECENT = range(5)
 TOKEN, TARGET, NEXT = range(3)  # columns of an edge: token, state it leads to, next edge of its source state
 # scalars of the automaton: sizes; the state of the whole text; state and length of the current match
 NUM_TOKENS, NUM_STATES, NUM_EDGES, LAST, STATE, MATCHED = range(6)
 LOW = 0xFFFFFFFF  # mask of the token in a key of the edge map, source state << 32 | token
 MAX_TOKENS = (1 << 31) // 3  # up to three edges per token, and edge indices are int32
-# RECENT is updated for this many states per token: the state of the matched suffix, and those of shorter
-# suffixes, which its suffix links lead to. There can be as many such states as the text has tokens, so
-# updating all of them would be slow.
+# Each token of the text is a new occurrence of all suffixes that end with it. It is recorded, in the column
+# RECENT of a suffix's state, for this many of them: the longest one that occurred before, and shorter ones,
+# to which the automaton's suffix links lead. There can be as many as the text has tokens, so recording all of
+# them would be slow.
 NOTED = 4
 
 
@@ -125,8 +126,9 @@ class SuffixAutomaton:
         return self.text[start : min(start + max_tokens, len(self))].tolist()
 
     def recent_continuation(self, max_tokens: int) -> list[int]:
-        """Up to `max_tokens` tokens that follow the latest known earlier occurrence of the match; [] if there
-        is no match. Occurrences may be missed (see NOTED); then an older one is used.
+        """Up to `max_tokens` tokens that followed the match, the longest suffix of the text that occurred
+        before, at its most recent earlier occurrence; [] if no suffix did. A recent occurrence may not have
+        been recorded (see NOTED); then an older one is used.
 
         If the match is at least as long as the number of tokens since that occurrence, the text has a period
         of so many tokens, and the continuation repeats them until it has `max_tokens`.

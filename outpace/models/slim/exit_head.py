@@ -29,7 +29,8 @@ class ExitHead:
         ids = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
         skip(self._model, SkipSet.of_layers(range(count)), {"input_ids": ids, "use_cache": False})
         self._last = layers[count - 1]
-        # the LM head, with the scale or cap of the logits; None for a model without one
+        # the LM head, followed by the factor or soft cap that some models apply to its outputs (see
+        # models/hf/logits_head.py); None for a model without an LM head
         self.lm_head: Any = logits_head(self._model)
         self._norm = self._norm_before_head()
 
