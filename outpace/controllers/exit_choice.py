@@ -7,6 +7,7 @@ size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy
 import torch
@@ -22,6 +23,15 @@ KEEP = 0.95  # share of the evidence that is kept per step
 # the same. A new request begins with the counts of the request that ended last, scaled down so that at most
 # this many tokens count as compared: then its own tokens soon outweigh them.
 CARRIED = 16.0
+FIRST_STEPS = 4  # steps of a request that are compared at once
+
+
+class Verified(NamedTuple):
+    """Verified positions of a step of one request that are not yet compared with the exits' predictions."""
+
+    states: Tensor  # (L, n, D) outputs of the layers
+    following: Sequence[int]  # (n,) the token after each position
+    logits: Tensor | None  # (n, V) the target's; None at temperature 0
 
 
 class ExitRates:
@@ -31,6 +41,8 @@ class ExitRates:
         self.exits: list[int] = list(range(num_exits))  # those that are compared with the next step's tokens
         self.chosen: tuple[int, int] = (1, 0)  # layers before the exit that drafts, and the length of a draft
         self.threshold = 0.0  # the confidence below which a token ends a draft
+        self.num_steps = 0  # without those that read the prompt
+        self.pending: list[Verified] = []  # last steps
         self.accepted = numpy.zeros(num_exits)  # positions, each with the probability of its acceptance
         self.tested = numpy.zeros(num_exits)  # positions
         # the same, each position weighted by the exit's confidence there: [rejected, accepted]
@@ -46,17 +58,18 @@ class ExitRates:
         new.exits, new.chosen, new.threshold = list(self.exits), self.chosen, self.threshold
         return new
 
-    def add(self, acceptance: Numbers, confidence: Numbers) -> None:  # (C, n), (C, n)
-        """Add the verified positions of a step, as the C exits in `exits` predicted them. `acceptance`:
-        probability that the exit's token is accepted. `confidence`: of its most probable token."""
-        at = self.exits
+    def add(self, acceptance: Numbers, confidence: Numbers, steps: int) -> None:  # (C, n), (C, n)
+        """Add the verified positions of so many steps, as the C exits in `exits` predicted them.
+        `acceptance`: probability that the exit's token is accepted. `confidence`: of its most probable
+        token."""
+        at, keep = self.exits, KEEP**steps
         is_low = confidence < self.midpoints()[at, None]
         both = numpy.stack([1 - acceptance, acceptance])  # (2, C, n)
-        self.accepted[at] = KEEP * self.accepted[at] + acceptance.sum(1)
-        self.tested[at] = KEEP * self.tested[at] + acceptance.shape[1]
-        self._confidence[:, at] = KEEP * self._confidence[:, at] + (both * confidence).sum(2)
+        self.accepted[at] = keep * self.accepted[at] + acceptance.sum(1)
+        self.tested[at] = keep * self.tested[at] + acceptance.shape[1]
+        self._confidence[:, at] = keep * self._confidence[:, at] + (both * confidence).sum(2)
         low = numpy.stack([is_low, is_low * acceptance])
-        self._unsure[:, at] = KEEP * self._unsure[:, at] + low.sum(2)
+        self._unsure[:, at] = keep * self._unsure[:, at] + low.sum(2)
 
     def rates(self) -> Numbers:  # (E,)
         """How often a token of each exit is accepted."""
@@ -95,17 +108,25 @@ class ExitChoice:
     tokens per layer than the chosen one even if all their tokens were accepted predict nothing, which saves
     time; what was known of them stays until they can be the best again. A request starts with the
     acceptance counts of the request that ended last, scaled down. With `patience` an exit is first used once
-    it has been the best in many steps, for targets that are compiled again for each exit.
+    it has been the best in many steps, for targets that are compiled again for each exit. After the first
+    steps of a request the exits predict for the positions of several steps at once, `together`: what they
+    cost is mostly reading the LM head's weights.
     """
 
     plans_across_rows = True  # counts of ended requests, and which exits have been the best, are shared
 
     def __init__(
-        self, exit_logits: Callable[[Tensor], Tensor], num_layers: int, depth: int, patience: int = 0
+        self,
+        exit_logits: Callable[[Tensor], Tensor],
+        num_layers: int,
+        depth: int,
+        patience: int = 0,
+        together: int = 1,
     ) -> None:
         """`exit_logits`: (M, D) outputs of layers -> (M, V) the logits after an exit there. `depth`: longest
         draft. `patience`: steps in which an exit must have been the best before it is used for the first
-        time, and in half as many as any other; 0: it is used at once. ValueError for a model of one layer."""
+        time, and in half as many as any other; 0: it is used at once. `together`: steps after which the exits
+        are compared. ValueError for a model of one layer."""
         if num_layers < 2:
             raise ValueError("a target of one layer has no early exit: use a draft model")
         self._exit_logits, self._num_layers = exit_logits, num_layers
@@ -113,7 +134,7 @@ class ExitChoice:
         lengths, exits = numpy.arange(depth + 1.0), numpy.arange(1.0, num_layers)
         self._cost = lengths * exits[:, None] + num_layers  # (E, depth + 1) layers loaded
         self._most = ((lengths + 1) / self._cost).max(1)  # (E,) tokens per layer if all are accepted
-        self._patience = patience
+        self._patience, self._together = patience, together
         self._best_in = numpy.zeros(num_layers - 1)  # steps in which each exit was the best
         self._usable = numpy.zeros(num_layers - 1, dtype=bool)
         self._requests: dict[int, ExitRates] = {}  # by slot
@@ -126,7 +147,7 @@ class ExitChoice:
         chosen = [self.choose(slot) for slot in ctx.slots]
         return Plan(
             tuple([depth for _, depth in chosen]),
-            stop=self._ends,
+            stop=self._ends if any(self._thresholds) else None,
             drafter=tuple([exit_layer for exit_layer, _ in chosen]),
         )
 
@@ -135,13 +156,12 @@ class ExitChoice:
         known = self._requests.get(slot)
         return known.chosen if known else (1, 0)
 
-    def _add(self, known: ExitRates, acceptance: Numbers, confidence: Numbers) -> None:  # (C, n), (C, n)
-        """Add the verified positions of a step, and choose anew."""
-        known.add(acceptance, confidence)
+    def _choose(self, known: ExitRates, steps: int) -> None:
+        """Choose anew, after so many further steps were compared."""
         rates = known.rates()
         speeds = (rates[:, None] ** numpy.arange(self._cost.shape[1])).cumsum(1) / self._cost
         exit_index, depth = divmod(int(speeds.argmax()), speeds.shape[1])
-        if depth and self._patience and not self._may_use(exit_index):
+        if depth and self._patience and not self._may_use(exit_index, steps):
             speeds[~self._usable, 1:] = 0.0
             exit_index, depth = divmod(int(speeds.argmax()), speeds.shape[1])
         best = speeds[exit_index, depth]
@@ -150,9 +170,9 @@ class ExitChoice:
         goes_on = rates[exit_index] * known.unsure_rate(exit_index) > (exit_index + 1) * best
         known.threshold = 0.0 if goes_on else float(known.midpoints()[exit_index])
 
-    def _may_use(self, exit_index: int) -> bool:
-        """Count another step in which an exit was the best. Whether it may be used."""
-        self._best_in[exit_index] += 1
+    def _may_use(self, exit_index: int, steps: int) -> bool:
+        """Count further steps in which an exit was the best. Whether it may be used."""
+        self._best_in[exit_index] += steps
         often = self._best_in[exit_index] >= max(self._patience, self._best_in.max() / 2)
         self._usable[exit_index] |= often
         return bool(self._usable[exit_index])
@@ -173,31 +193,62 @@ class ExitChoice:
                 self._requests[slot] = known
             path, following = forest.path(step.kept[row]), step.generated[row]
             temperature = step.ctx.sampling[row].temperature
-            probs: Tensor | None = None  # (n, V) the target's
-            if following:
-                logits = self._logits_after(scores, known.exits, path)
-                if temperature:
-                    assert scores.logits is not None
-                    probs = (scores.logits[path].float() / temperature).softmax(-1)
-            else:  # a part of the prompt
-                layers = [*known.exits, self._num_layers - 1]
-                logits = self._logits_after(scores, layers, path[-PROMPT_POSITIONS:])
-                following = logits[-1].argmax(-1).tolist()
-                if temperature:
-                    probs = (logits[-1] / temperature).softmax(-1)
-                logits = logits[:-1]
-            confidence, best = logits.softmax(-1).max(-1)  # (C, n)
-            if probs is None:
-                accepted = (best == torch.tensor(following, device=best.device)).double()
-            else:
-                accepted = torch.minimum((logits / temperature).softmax(-1), probs).sum(-1).clamp(max=1)
-            self._add(known, accepted.cpu().numpy(), confidence.cpu().numpy())
+            if not following:  # a part of the prompt
+                self._compare_prompt(known, _states(scores, path[-PROMPT_POSITIONS:]), temperature)
+                continue
+            logits = None
+            if temperature:
+                assert scores.logits is not None
+                logits = scores.logits[path]
+            known.pending.append(Verified(_states(scores, path), following, logits))
+            known.num_steps += 1
+            if known.num_steps <= FIRST_STEPS or len(known.pending) == self._together:
+                self._compare_pending(known, temperature)
 
-    def _logits_after(self, scores: Scores, layers: Sequence[int], nodes: Sequence[int]) -> Tensor:
-        """The logits (len(layers), n, V) if the target ended after each of these layers, at these nodes."""
-        states = torch.stack([scores.hidden[layer][nodes] for layer in layers])
+    def _compare_prompt(self, known: ExitRates, states: Tensor, temperature: float) -> None:  # (L, n, D)
+        """Compare exits with what the target would generate after these positions of the prompt."""
+        logits = self._logits(states[[*known.exits, self._num_layers - 1]])
+        target = logits[-1]
+        probs = (target / temperature).softmax(-1) if temperature else None
+        self._add(known, logits[:-1], target.argmax(-1), probs, temperature, 1)
+
+    def _compare_pending(self, known: ExitRates, temperature: float) -> None:
+        """Compare exits with the tokens of the last steps."""
+        pending, known.pending = known.pending, []
+        states = torch.cat([each.states[known.exits] for each in pending], 1)
+        following = torch.tensor([token for each in pending for token in each.following])
+        targets = [each.logits for each in pending if each.logits is not None]
+        probs = (torch.cat(targets).float() / temperature).softmax(-1) if targets else None
+        self._add(known, self._logits(states), following, probs, temperature, len(pending))
+
+    def _add(
+        self,
+        known: ExitRates,
+        logits: Tensor,
+        following: Tensor,
+        probs: Tensor | None,
+        temperature: float,
+        steps: int,
+    ) -> None:  # (C, n, V), (n,), (n, V)
+        """Add the predictions of exits at positions of so many steps. `following`: the tokens there. `probs`:
+        the target's distributions there, at a temperature above 0."""
+        confidence, best = logits.softmax(-1).max(-1)  # (C, n)
+        if probs is None:
+            accepted = (best == following.to(best.device)).double()
+        else:
+            accepted = torch.minimum((logits / temperature).softmax(-1), probs).sum(-1).clamp(max=1)
+        known.add(accepted.cpu().numpy(), confidence.cpu().numpy(), steps)
+        self._choose(known, steps)
+
+    def _logits(self, states: Tensor) -> Tensor:  # (C, n, D) -> (C, n, V)
+        """The logits if the target ended with these outputs of layers."""
         return self._exit_logits(states.flatten(0, 1)).float().view(*states.shape[:2], -1)
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
             self._last = self._requests.pop(slot, None) or self._last
+
+
+def _states(scores: Scores, nodes: Sequence[int]) -> Tensor:  # (L, n, D)
+    """The outputs of all layers at these nodes."""
+    return torch.stack([scores.hidden[layer][nodes] for layer in range(len(scores.hidden))])

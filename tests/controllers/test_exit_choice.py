@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 
-from outpace.controllers.exit_choice import CARRIED, KEEP, ExitChoice
+from outpace.controllers.exit_choice import CARRIED, FIRST_STEPS, KEEP, ExitChoice
 from outpace.core.contracts import Frontier, Scores, Step
 from outpace.core.sampling_params import SamplingParams
 from tests.controllers.test_bandits import context, step
@@ -130,6 +130,34 @@ def test_exits_that_cannot_be_the_best_predict_nothing_until_they_can_be() -> No
     made.observe(verified(3, 3, [[False] * 4, [False] * 4, [True] * 4]))
     assert known.exits == [0, 1, 2] and known.tested[2] < known.tested[1] < known.tested[0]
     assert predicted[:2] == [12, 4] and predicted[-1] == 8
+
+
+def test_positions_of_several_steps_are_compared_together_after_the_first_steps() -> None:
+    predicted: list[int] = []
+
+    def logits(states: torch.Tensor) -> torch.Tensor:
+        predicted.append(len(states))
+        return states
+
+    made, each = ExitChoice(logits, LAYERS, 6, together=3), ExitChoice(lambda states: states, LAYERS, 6)
+    right = [[True, True, False, False], [False] * 4, [True] * 4]
+    for number in range(FIRST_STEPS + 3):
+        made.observe(verified(1, 3, right))
+        each.observe(verified(1, 3, right))
+        compared = FIRST_STEPS + 3 if number == FIRST_STEPS + 2 else min(number + 1, FIRST_STEPS)
+        assert made._requests[0].tested[0] == pytest.approx(
+            2 * sum(KEEP**age for age in range(compared))
+            if compared <= FIRST_STEPS
+            else 2 * (KEEP**3 * sum(KEEP**age for age in range(FIRST_STEPS)) + 3)
+        )
+    assert len(predicted) == FIRST_STEPS + 1 and predicted[-1] == 3 * 2 * len(made._requests[0].exits)
+    assert made._requests[0].rates() == pytest.approx(each._requests[0].rates(), abs=1e-9)
+    assert made.choose(0) == each.choose(0)
+    # steps that are not compared yet are forgotten with their request
+    made.observe(verified(1, 3, right))
+    made.release([0])
+    made.observe(verified(1, 3, right))
+    assert not made._requests[0].pending
 
 
 def test_a_draft_ends_with_a_token_of_low_confidence() -> None:

@@ -12,8 +12,9 @@ where exits are compared with what the target would generate; a request also sta
 counts of the request that ended last, scaled down. At a temperature above 0 a position counts with the
 probability that a token drawn from the exit would be accepted. A token below a threshold ends the draft:
 halfway between the mean confidence of the exit where it is accepted and where it is rejected, or none while
-tokens below it are worth the layers. Exits that could not be the best even if all their tokens were
-accepted are not compared, which saves time. With a target that was not trained with early exits (`outpace
+tokens below it are worth the layers. To save time, exits that could not be the best even if all their
+tokens were accepted are not compared, and after the first steps of a request the others are compared once in
+four steps, for the positions of all four. With a target that was not trained with early exits (`outpace
 train layerskip`) it rarely drafts. A compiled target is compiled again for every exit that is used, which
 takes seconds: there an exit is used once it has been the best in eight steps, and in half as many as any
 other.
@@ -29,6 +30,7 @@ from outpace.models.slim.make import exit_logits, num_layers, without
 from outpace.verifiers.rejection import Rejection
 
 COMPILED_PATIENCE = 8  # steps
+TOGETHER = 4  # steps whose positions the exits are compared at together
 
 
 @recipe(paper="arXiv:2504.05598", family="self-speculation")
@@ -45,5 +47,5 @@ def del_decoding(target: Target, *, depth: int = 18) -> Parts:
         return SelfDraft(DraftModel(model))
 
     patience = COMPILED_PATIENCE if target.sizes else 0  # compiled forwards have sizes
-    choice = ExitChoice(exit_logits(target), layers, depth, patience)
+    choice = ExitChoice(exit_logits(target), layers, depth, patience, TOGETHER)
     return Parts(target, ExitDrafter(draft), Rejection(), choice)
