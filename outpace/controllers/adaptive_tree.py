@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from outpace.controllers.linear_cost import Numbers
 from outpace.controllers.step_cost import StepCost, padded
 from outpace.core.context import Context
-from outpace.core.contracts import Plan, Step, Want
+from outpace.core.contracts import PathScores, Plan, Step, Want
 
 # In the first steps nothing is known about times, so tree sizes are fixed. Step i drafts the i-th share of
 # `num_nodes` draft tokens, and extends that share of the paths of each level. The shares differ, so that the
@@ -84,7 +84,7 @@ class AdaptiveTree:
         self._num_drafts += any(limits)
         return Plan(tuple(limits), size=self)
 
-    def keep(self, candidates: Sequence[Sequence[float]], levels: int) -> list[int]:
+    def keep(self, candidates: Sequence[PathScores], levels: int) -> list[int]:
         if self._num_drafts <= FIRST_STEPS:
             most = self._first(self._num_nodes)
             return [min(most, len(each)) for each in candidates]
@@ -93,7 +93,7 @@ class AdaptiveTree:
         return counts.tolist()
 
     def extend(
-        self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
+        self, candidates: Sequence[PathScores], newest: Sequence[PathScores], levels: int
     ) -> list[int]:
         if self._num_drafts <= FIRST_STEPS:
             return self._extended([self._first(len(each)) for each in newest])
@@ -102,7 +102,7 @@ class AdaptiveTree:
         if number == 0:  # not even the most probable paths pay
             return [0] * len(newest)
         # what follows a path is less probable than the path: where it does not stay, nothing below it would
-        extended, of = self._sorted([[one for one in each if one >= scores[number - 1]] for each in newest])
+        extended, of = self._sorted([each[each >= scores[number - 1]] for each in newest])
         added = numpy.cumsum(self._probabilities(extended)) * (self._went_on / self._ended)
         more = self._level_seconds + self._token_seconds * self._computed(of.tolist())
         speeds = (tokens + added) / (seconds + more)
@@ -153,12 +153,13 @@ class AdaptiveTree:
         prior = numpy.exp(scores) * PRIOR_NODES
         return (self._accepted[bins] + prior) / (self._tested[bins] + PRIOR_NODES)
 
-    def _sorted(self, candidates: Sequence[Sequence[float]]) -> tuple[Numbers, Indices]:  # (M,), (M,)
+    def _sorted(self, candidates: Sequence[PathScores]) -> tuple[Numbers, Indices]:  # (M,), (M,)
         """The candidates of all rows by falling probability, at most `num_nodes` of each, and their rows."""
-        scores = numpy.array([score for each in candidates for score in each[: self._num_nodes]])
-        rows = numpy.array(
-            [row for row, each in enumerate(candidates) for _ in each[: self._num_nodes]], dtype=numpy.int64
-        )
+        best = [each[: self._num_nodes] for each in candidates]
+        if len(best) == 1:
+            return best[0], numpy.zeros(len(best[0]), numpy.int64)
+        scores = numpy.concatenate(best)
+        rows = numpy.repeat(numpy.arange(len(best)), [len(each) for each in best])
         order = numpy.argsort(-scores, kind="stable")
         return scores[order], rows[order]
 
@@ -213,4 +214,4 @@ class AdaptiveTree:
 
 
 def _bins(scores: Numbers) -> Indices:
-    return numpy.minimum(NUM_BINS - 1, (-scores * BINS_PER_E).astype(numpy.int64)).clip(0)
+    return numpy.minimum(NUM_BINS - 1, (-scores * BINS_PER_E).astype(numpy.int64))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from outpace.controllers.idle_compute import IdleCompute
 from outpace.controllers.step_cost import StepCost
 from outpace.core.context import Context
-from outpace.core.contracts import Plan, Step, Want
+from outpace.core.contracts import PathScores, Plan, Step, Want
 
 
 class BatchTree:
@@ -44,15 +44,15 @@ class BatchTree:
             self._num_nodes = self._idle.num_tokens(len(limits), sum(ctx.committed))
         return Plan(tuple(limits), size=self)
 
-    def keep(self, candidates: Sequence[Sequence[float]], levels: int) -> list[int]:
+    def keep(self, candidates: Sequence[PathScores], levels: int) -> list[int]:
         return [self._num_nodes] * len(candidates)
 
     def extend(
-        self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
+        self, candidates: Sequence[PathScores], newest: Sequence[PathScores], levels: int
     ) -> list[int]:
         least = [row[self._num_nodes - 1 : self._num_nodes] for row in candidates]
         return [
-            sum(not limit or score >= limit[0] for score in new)
+            int((new >= limit[0]).sum()) if len(limit) else len(new)
             for new, limit in zip(newest, least, strict=True)
         ]
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
+import numpy
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from outpace.core.claim import Claim
@@ -36,6 +38,7 @@ __all__ = [
     "TargetWithLayers",
     "Noise",
     "Parts",
+    "PathScores",
     "Plan",
     "PrefixCache",
     "Prompt",
@@ -100,19 +103,22 @@ class Scores:
     computed: int | None = None  # tokens of the forward with its padding; None: it had no padding
 
 
+PathScores = NDArray[numpy.float64]  # (n,) logarithms of the draft probabilities of n paths of a row
+
+
 class TreeSize(Protocol):
-    """Decides while a tree of chosen tokens is drafted how large it gets. Numbers are the logarithms of the
-    draft probabilities of paths, by row; `levels` is the number of levels drafted so far."""
+    """Decides while a tree of chosen tokens is drafted how large it gets, from the scores of each row's
+    paths. `levels` is the number of levels drafted so far."""
 
     def extend(
-        self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
+        self, candidates: Sequence[PathScores], newest: Sequence[PathScores], levels: int
     ) -> Sequence[int]:
         """How many of the most probable paths of `newest` a further level extends, by row; 0 in all rows:
         no further level. `candidates`: paths that may stay; `newest`: those of the last level that can be
         extended; most probable first."""
         ...
 
-    def keep(self, candidates: Sequence[Sequence[float]], levels: int) -> Sequence[int]:
+    def keep(self, candidates: Sequence[PathScores], levels: int) -> Sequence[int]:
         """How many of the most probable paths of each row stay."""
         ...
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -115,10 +116,10 @@ class Forest:
     def _visible(self) -> tuple[Tensor, ...]:
         masks = []
         for nodes in self.nodes:
-            mask = torch.eye(len(nodes), dtype=torch.bool)
+            mask = numpy.eye(len(nodes), dtype=bool)
             for index, node in enumerate(nodes[1:], 1):
                 mask[index] |= mask[self.local[self.parents[node]]]
-            masks.append(mask)
+            masks.append(torch.from_numpy(mask))
         return tuple(masks)
 
 

@@ -14,7 +14,18 @@ from dataclasses import replace
 from functools import cache, partial
 
 from outpace.core.context import Context
-from outpace.core.contracts import Controller, Found, Frontier, LookUp, Parts, Plan, Shape, Step, TreeSize
+from outpace.core.contracts import (
+    Controller,
+    Found,
+    Frontier,
+    LookUp,
+    Parts,
+    PathScores,
+    Plan,
+    Shape,
+    Step,
+    TreeSize,
+)
 from outpace.drafters.compose.rows import context_of_rows, step_of_rows
 
 # the types of Plan.stop and Plan.choice
@@ -51,7 +62,7 @@ class SizesApart:
         self._sizes = sizes
 
     def extend(
-        self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
+        self, candidates: Sequence[PathScores], newest: Sequence[PathScores], levels: int
     ) -> list[int]:
         return self._joined(
             len(candidates),
@@ -60,7 +71,7 @@ class SizesApart:
             ),
         )
 
-    def keep(self, candidates: Sequence[Sequence[float]], levels: int) -> list[int]:
+    def keep(self, candidates: Sequence[PathScores], levels: int) -> list[int]:
         return self._joined(
             len(candidates), lambda size, rows: size.keep([candidates[row] for row in rows], levels)
         )

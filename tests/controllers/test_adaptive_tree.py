@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from outpace.controllers.adaptive_tree import FIRST_STEPS, AdaptiveTree
-from outpace.core.contracts import Step
+from outpace.core.contracts import PathScores, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.heads.head_model import HeadModel, untrained_eagle, untrained_eagle3
@@ -50,8 +49,8 @@ def controller(clock: Clock, num_rows: int = 1, num_nodes: int = 10) -> Adaptive
     return made
 
 
-def logs(*probabilities: float) -> list[float]:
-    return [math.log(each) for each in probabilities]
+def logs(*probabilities: float) -> PathScores:
+    return numpy.log(probabilities)
 
 
 @pytest.mark.parametrize("token", [0.001, 0.05, 0.2, 3.0])
@@ -94,7 +93,7 @@ def test_a_head_that_computes_trees_anew_is_asked_for_chains() -> None:
     assert made._num_computed == 4 + 4 + 8
 
 
-def step(accepted: Sequence[int], scores: Sequence[float]) -> Step:
+def step(accepted: Sequence[int], scores: PathScores) -> Step:
     """A step of one row with a chain, of which the first nodes are accepted."""
     tree = TokenTree(
         torch.zeros(len(scores) + 1, dtype=torch.int64),
@@ -113,15 +112,15 @@ def step(accepted: Sequence[int], scores: Sequence[float]) -> Step:
 
 def test_probabilities_follow_what_was_accepted() -> None:
     made = controller(Clock())
-    before = made._probabilities(numpy.array(logs(0.5)))
+    before = made._probabilities(logs(0.5))
     for _ in range(60):
         made.observe(step([], logs(0.5)))
-    low = made._probabilities(numpy.array(logs(0.5)))
+    low = made._probabilities(logs(0.5))
     for _ in range(600):
         made.observe(step([1], logs(0.5)))
-    high = made._probabilities(numpy.array(logs(0.5)))
+    high = made._probabilities(logs(0.5))
     assert before[0] == pytest.approx(0.5) and low[0] < 0.1 and high[0] > 0.8
-    assert made._probabilities(numpy.array(logs(0.01)))[0] == pytest.approx(0.01)  # another bin
+    assert made._probabilities(logs(0.01))[0] == pytest.approx(0.01)  # another bin
 
 
 def test_the_first_steps_have_fixed_sizes_that_differ() -> None:

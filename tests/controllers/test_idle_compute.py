@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+import numpy
 import pytest
 
 from outpace.controllers.batch_tree import BatchTree
@@ -106,8 +107,8 @@ def test_unsuited_options_are_refused(options, sentence: str) -> None:
 def test_only_paths_that_can_stay_are_extended() -> None:
     tree = BatchTree(6, MOST, tolerance=0.1)
     tree._num_nodes = 2
-    candidates = [[-0.1, -0.3, -0.5, -0.5], [-1.0]]
-    assert tree.extend(candidates, [[-0.3, -0.5], [-1.0]], 2) == [1, 1]
+    candidates = [numpy.array([-0.1, -0.3, -0.5, -0.5]), numpy.array([-1.0])]
+    assert tree.extend(candidates, [numpy.array([-0.3, -0.5]), numpy.array([-1.0])], 2) == [1, 1]
     assert tree.keep(candidates, 2) == [2, 2]
     with pytest.raises(ValueError, match="use 1 or more"):
         BatchTree(0, 4, tolerance=0.1)

@@ -7,15 +7,17 @@ from math import isnan
 import pytest
 import torch
 
-from outpace.sampling.topk import WIDE, argmax, largest, top
+from outpace.sampling.topk import VERY_WIDE, WIDE, argmax, largest, top
 
 INFINITE = float("inf")
 
 
+@pytest.mark.parametrize("width", [WIDE, VERY_WIDE // 7 + 77])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_the_largest_are_those_that_torch_finds(dtype: torch.dtype) -> None:
+def test_the_largest_are_those_that_torch_finds(dtype: torch.dtype, width: int) -> None:
     torch.manual_seed(0)
-    values = torch.randn(7, WIDE).to(dtype)
+    values = torch.randn(7, width).to(dtype)
+    values[3, -1] = 9.0  # behind the last whole block
     best, places = largest(values)
     assert best == values.max(-1).values.tolist() == values[range(7), places].tolist()
     assert argmax(values).tolist() == places
@@ -26,15 +28,19 @@ def test_the_largest_are_those_that_torch_finds(dtype: torch.dtype) -> None:
         assert all(len(set(row)) == count for row in places.tolist())
 
 
-def test_of_equal_numbers_the_first() -> None:
-    values = torch.zeros(2, 4 * WIDE)
+@pytest.mark.parametrize("width", [4 * WIDE, VERY_WIDE])
+def test_of_equal_numbers_the_first(width: int) -> None:
+    values = torch.zeros(2, width)
     values[0, 1:4] = torch.tensor([3.0, 3.0, 2.0])
     assert largest(values)[1] == argmax(values).tolist() == [1, 0]
     assert top(values, 3)[1].tolist() == [[1, 2, 3], [0, 1, 2]]
+    values[1, [700, 900]] = 1.0
+    assert top(values, 4)[1].tolist() == [[1, 2, 3, 0], [700, 900, 0, 1]]
 
 
-def test_no_index_is_returned_twice() -> None:
-    values = torch.full((2, 4 * WIDE), -INFINITE)
+@pytest.mark.parametrize("width", [4 * WIDE, VERY_WIDE])
+def test_no_index_is_returned_twice(width: int) -> None:
+    values = torch.full((2, width), -INFINITE)
     values[0, 3] = 1.0
     values[1, 1:4] = torch.tensor([2.0, INFINITE, 0.0])
     found, places = top(values, 4)
@@ -42,8 +48,9 @@ def test_no_index_is_returned_twice() -> None:
     assert found[:, 0].tolist() == [1.0, INFINITE] and places[:, 0].tolist() == [3, 2]
 
 
-def test_what_is_no_number_is_the_largest() -> None:
-    values = torch.zeros(1, 4 * WIDE)
+@pytest.mark.parametrize("width", [4 * WIDE, 2 * VERY_WIDE])
+def test_what_is_no_number_is_the_largest(width: int) -> None:
+    values = torch.zeros(1, width)
     values[0, 7] = float("nan")
     assert isnan(largest(values)[0][0]) and argmax(values).tolist() == [7] and top(values, 2)[0].isnan().any()
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy
 import torch
 from torch.nn.functional import pad
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Found, LookUp, Parts, Plan, Scores, Step, TreeSize, Verdict
+from outpace.core.contracts import (
+    Draft,
+    Found,
+    LookUp,
+    Parts,
+    PathScores,
+    Plan,
+    Scores,
+    Step,
+    TreeSize,
+    Verdict,
+)
 from outpace.core.noise import Key
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.compose.union import Rekeyed
@@ -44,15 +56,15 @@ class SizeOfRows:
     num_rows: int  # of the batch
 
     def extend(
-        self, candidates: Sequence[Sequence[float]], newest: Sequence[Sequence[float]], levels: int
+        self, candidates: Sequence[PathScores], newest: Sequence[PathScores], levels: int
     ) -> list[int]:
         return self._own(self.whole.extend(self._all(candidates), self._all(newest), levels))
 
-    def keep(self, candidates: Sequence[Sequence[float]], levels: int) -> list[int]:
+    def keep(self, candidates: Sequence[PathScores], levels: int) -> list[int]:
         return self._own(self.whole.keep(self._all(candidates), levels))
 
-    def _all(self, own: Sequence[Sequence[float]]) -> list[Sequence[float]]:
-        found: list[Sequence[float]] = [()] * self.num_rows
+    def _all(self, own: Sequence[PathScores]) -> list[PathScores]:
+        found = [numpy.empty(0)] * self.num_rows
         for row, each in zip(self.rows, own, strict=True):
             found[row] = each
         return found

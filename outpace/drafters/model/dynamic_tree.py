@@ -3,18 +3,21 @@
 Each level extends the most probable paths; at the end the best of all tokens met are kept. Chosen by
 probability, they carry no claim and are verified by matching.
 
-Letters: F nodes that are extended, V vocabulary.
+Letters: F nodes that are extended, W tokens tried after each, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from itertools import compress
 
+import numpy
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from outpace.core.context import Context
-from outpace.core.contracts import Plan
+from outpace.core.contracts import PathScores, Plan
 from outpace.core.grower import Grower
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.model.grow import Read
@@ -24,14 +27,16 @@ from outpace.sampling.topk import at_least_float32, top
 EAGLE2_DEPTH = 6  # levels of EAGLE-2's trees
 
 
-class Candidate(NamedTuple):
-    """A token that may become a node of the tree."""
-
-    score: float  # log of the draft probability of its path
-    depth: int
-    parent: int  # node of the expanded tree
-    token: int
-    log_prob: float  # log of its own draft probability
+Candidates = NDArray[numpy.void]  # (n,) tokens that may become nodes of a row's tree
+CANDIDATE = numpy.dtype(
+    [
+        ("score", "f8"),  # log of the draft probability of the token's path
+        ("depth", "i8"),
+        ("parent", "i8"),  # node of the tree of the paths that are extended
+        ("token", "i8"),
+        ("log_prob", "f8"),  # log of its own draft probability
+    ]
+)
 
 
 def dynamic_tree(ctx: Context, plan: Plan, read: Read, *, width: int, num_nodes: int) -> TokenTree:
@@ -39,50 +44,40 @@ def dynamic_tree(ctx: Context, plan: Plan, read: Read, *, width: int, num_nodes:
     are extended by their `width` most probable tokens; all these tokens are candidates, of which the best
     paths stay. With `plan.size` fewer are extended and stay. `read` receives the extended paths only. Draft
     probabilities are those at temperature 1."""
+    num_rows = len(ctx.slots)
     grower = Grower(ctx.roots)  # the paths that are extended
-    candidates: list[list[Candidate]] = [[] for _ in ctx.slots]
-    scores = [0.0] * len(ctx.slots)  # by node of `grower`
-    expanded: dict[int, Candidate] = {}
-    frontier: list[int] = list(range(len(ctx.slots)))
+    candidates: list[Candidates] = [numpy.empty(0, CANDIDATE)] * num_rows  # most probable paths first
+    node_of: dict[tuple[int, int], int] = {}  # node of `grower` and a token after it -> node of that token
+    # the nodes that are extended next, and the scores of their paths
+    frontier, scores = list(range(num_rows)), numpy.zeros(num_rows)
     levels = 0
-    for level in range(max(plan.depth, default=0)):
-        frontier = [node for node in frontier if plan.depth[grower.rows[node]] > level]
+    while levels < max(plan.depth, default=0):
+        goes_on = [plan.depth[grower.rows[node]] > levels for node in frontier]
+        frontier, scores = list(compress(frontier, goes_on)), scores[goes_on]
         if not frontier:
             break
-        first, logits = read(grower.structure() if level else TokenTree.roots(ctx.roots))
-        logits = adjust(logits[[node - first for node in frontier]], ctx, grower, frontier)
-        log_probs = at_least_float32(logits).log_softmax(-1)
-        values, tokens = (each.tolist() for each in top(log_probs, min(width, log_probs.shape[-1])))
-        found: list[list[Candidate]] = [[] for _ in ctx.slots]
-        for node, row_values, row_tokens in zip(frontier, values, tokens, strict=True):
-            found[grower.rows[node]] += [
-                Candidate(scores[node] + value, level + 1, node, token, value)
-                for value, token in zip(row_values, row_tokens, strict=True)
-                if value > -torch.inf
-            ]
-        frontier, levels = [], level + 1
-        for row, new in enumerate(found):
-            candidates[row] = sorted((*candidates[row], *new), key=lambda one: (-one.score, one.depth))
-        best_of = [
-            sorted(new, key=lambda each: -each.score)[:width] if levels < depth else []
-            for new, depth in zip(found, plan.depth, strict=True)
+        first, logits = read(grower.structure() if levels else TokenTree.roots(ctx.roots))
+        levels += 1
+        found = _most_probable(ctx, grower, frontier, logits, first, width)
+        found["depth"], found["score"] = levels, scores[:, None] + found["log_prob"]
+        rows = numpy.array([grower.rows[node] for node in frontier])
+        newest = [_sorted(found[rows == row].ravel()) for row in range(num_rows)]
+        # of equally probable paths the shorter one is first
+        candidates = [
+            _sorted(numpy.concatenate(pair))[:num_nodes] for pair in zip(candidates, newest, strict=True)
         ]
-        if plan.size is not None and any(best_of):
-            counts = plan.size.extend(_scores(candidates), _scores(best_of), levels)
-            best_of = [best[:count] for best, count in zip(best_of, counts, strict=True)]
-        for best in best_of:
-            if best:
-                nodes = grower.add_chosen(
-                    [each.parent for each in best], torch.tensor([each.token for each in best])
-                )
-                scores += [each.score for each in best]
-                expanded.update(zip(nodes, best, strict=True))
-                frontier += nodes
-    kept = [num_nodes] * len(ctx.slots)
+        best = [new[: width if levels < depth else 0] for new, depth in zip(newest, plan.depth, strict=True)]
+        if plan.size is not None and any(map(len, best)):
+            counts = plan.size.extend(_scores(candidates), _scores(best), levels)
+            best = [each[:count] for each, count in zip(best, counts, strict=True)]
+        extended = numpy.concatenate(best)
+        parents, tokens, scores = extended["parent"].tolist(), extended["token"].tolist(), extended["score"]
+        frontier = grower.add_chosen(parents, torch.tensor(tokens)) if parents else []
+        node_of.update(zip(zip(parents, tokens, strict=True), frontier, strict=True))
     if plan.size is not None and levels:
-        kept = [min(pair) for pair in zip(kept, plan.size.keep(_scores(candidates), levels), strict=True)]
-    best_candidates = [each[:count] for each, count in zip(candidates, kept, strict=True)]
-    return _reranked(ctx, best_candidates, expanded)
+        counts = plan.size.keep(_scores(candidates), levels)
+        candidates = [each[:count] for each, count in zip(candidates, counts, strict=True)]
+    return _reranked(ctx, candidates, node_of)
 
 
 def eagle2_tree(ctx: Context, plan: Plan, read: Read) -> TokenTree:
@@ -91,21 +86,42 @@ def eagle2_tree(ctx: Context, plan: Plan, read: Read) -> TokenTree:
     return dynamic_tree(ctx, plan.within([EAGLE2_DEPTH] * len(plan.depth)), read, width=10, num_nodes=59)
 
 
-def _scores(candidates: Sequence[Sequence[Candidate]]) -> list[list[float]]:
-    return [[each.score for each in row] for row in candidates]
+def _most_probable(
+    ctx: Context, grower: Grower, frontier: Sequence[int], logits: Tensor, first: int, width: int
+) -> Candidates:  # (F, W)
+    """The most probable tokens after each node of `frontier`, without depth and score. `logits`: after the
+    nodes from `first` on."""
+    if len(frontier) < len(logits):
+        logits = logits[[node - first for node in frontier]]
+    log_probs = at_least_float32(adjust(logits, ctx, grower, frontier)).log_softmax(-1)
+    values, tokens = top(log_probs, min(width, log_probs.shape[-1]))
+    found = numpy.empty(tokens.shape, CANDIDATE)
+    found["token"], found["log_prob"] = tokens.cpu().numpy(), values.cpu().numpy()
+    found["parent"] = numpy.array(frontier)[:, None]
+    return found
 
 
-def _reranked(ctx: Context, kept: Sequence[Sequence[Candidate]], expanded: dict[int, Candidate]) -> TokenTree:
+def _sorted(candidates: Candidates) -> Candidates:
+    """The candidates whose probability is not 0, by falling probability of their paths."""
+    order = numpy.argsort(-candidates["score"], kind="stable")
+    return candidates[order[candidates["score"][order] > -numpy.inf]]
+
+
+def _scores(candidates: Sequence[Candidates]) -> list[PathScores]:
+    return [each["score"] for each in candidates]
+
+
+def _reranked(ctx: Context, kept: Sequence[Candidates], node_of: Mapping[tuple[int, int], int]) -> TokenTree:
     """The tree of each row's best candidates. A path is never more probable than its beginning, and of equal
     ones the shorter stays, so the parents of kept candidates are kept too."""
-    node_of = {candidate: node for node, candidate in expanded.items()}
     parents, tokens = [-1] * len(ctx.slots), ctx.roots.tolist()
     log_probs, place = [0.0] * len(ctx.slots), {row: row for row in range(len(ctx.slots))}
-    for candidate in sorted((one for each in kept for one in each), key=lambda one: one.depth):
-        if (node := node_of.get(candidate)) is not None:
+    together = numpy.concatenate(kept)
+    for _, _, parent, token, log_prob in together[numpy.argsort(together["depth"], kind="stable")].tolist():
+        if (node := node_of.get((parent, token))) is not None:
             place[node] = len(tokens)
-        parents.append(place[candidate.parent])
-        tokens.append(candidate.token)
-        log_probs.append(candidate.log_prob)
+        parents.append(place[parent])
+        tokens.append(token)
+        log_probs.append(log_prob)
     forest = Forest.of(parents, len(ctx.slots))
     return TokenTree(torch.tensor(tokens), forest, torch.tensor(log_probs))
