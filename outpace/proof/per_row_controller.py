@@ -117,7 +117,8 @@ class ControllersApart:
         def stop(frontier: Frontier) -> list[bool]:
             leaves, rows = dict[Stop, list[int]](), frontier.rows
             for leaf, row in enumerate(rows):
-                leaves.setdefault(stops[row][0], []).append(leaf)
+                if row in stops:
+                    leaves.setdefault(stops[row][0], []).append(leaf)
             stopped = [False] * len(rows)
             for asked, own in leaves.items():
                 answers = asked(frontier.only(own, [stops[rows[leaf]][1] for leaf in own]))

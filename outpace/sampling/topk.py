@@ -1,8 +1,8 @@
 """Argmax and top-k of each row of a matrix; of equal values the first is chosen.
 
 On a CPU they are computed by numpy: its argmax is 8 to 40 times faster than torch's (rows of 4,096 to 150,000
-values, x86-64), a measurable part of a small model's step. The largest of wide rows are looked for in the
-blocks with the largest maxima.
+values, x86-64), a measurable part of a small model's step. Of wide rows only values are sorted that are as
+large as the largest of several blocks, which is 3 to 5 times faster than torch's topk for 152,000 values.
 
 Letters: M rows of K values.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 WIDE = 2500  # M * K / count from which repeated numpy argmax is faster than torch's topk
-VERY_WIDE = 1 << 18  # M * K from which only blocks are searched; smaller ones are not worth choosing them
+WIDE_ROW = 1 << 14  # values of a row from which blocks are faster than both
 BLOCK = 128  # values
 
 
@@ -40,45 +40,58 @@ def argmax(values: Tensor) -> Tensor:  # (M, K) -> (M,) int64
 def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (M, K) -> (M, count), (M, count) int64
     """The `count` largest values of each row in decreasing order, and their indices."""
     values = at_least_float32(values)
-    if values.is_cpu and values.numel() > WIDE * count:
-        columns = _candidates(values, count) if values.numel() > VERY_WIDE else None
-        among = values if columns is None else values.gather(1, columns)
-        best, indices = _by_argmax(among, count)
-        if bool((best > -torch.inf).all()):  # else an index may occur twice, or a row has NaN
-            return best, indices if columns is None else columns.gather(1, indices)
+    if values.is_cpu:
+        found = None
+        if values.shape[1] >= WIDE_ROW and count <= values.shape[1] // BLOCK:
+            found = _top_by_blocks(values, count)
+        elif values.numel() > WIDE * count:
+            found = _top_by_argmax(values, count)
+        if found is not None:
+            return found
     found = values.topk(count)
     return found.values, found.indices
 
 
-def _candidates(values: Tensor, count: int) -> Tensor | None:  # (M, K) -> (M, C)
-    """Columns among which the `count` largest values of each row are: those of the `count` blocks with the
-    largest maxima, and those behind the last whole block. None: all columns, as there are few blocks, or few
-    with a value above -inf."""
-    num_rows, width = values.shape
-    num_blocks = width // BLOCK
-    if num_blocks < 2 * count:
-        return None
-    end = num_blocks * BLOCK
-    maxima = values[:, :end].view(num_rows, num_blocks, BLOCK).amax(-1)
-    best, blocks = _by_argmax(maxima, count)
-    if not bool((best > -torch.inf).all()):
-        return None
-    blocks = blocks.sort(-1).values  # so that of equal values the first is found
-    columns = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK)).flatten(1)
-    return torch.cat((columns, torch.arange(end, width).expand(num_rows, -1)), 1)
-
-
-def _by_argmax(values: Tensor, count: int) -> tuple[Tensor, Tensor]:  # (M, C) -> (M, count), (M, count)
-    """The largest values of each row, one after the other, and their indices. Where fewer than `count` values
-    are above -inf, an index may occur twice."""
+def _top_by_argmax(values: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
+    """`top` by one argmax after the other; None if a row has NaN or fewer than `count` values above -inf."""
     left = values.detach().numpy().copy()
     rows = numpy.arange(len(left))
-    indices = numpy.empty((len(left), count), numpy.int64)
-    best = numpy.empty((len(left), count), left.dtype)
+    indices, best = (
+        numpy.empty((len(left), count), numpy.int64),
+        numpy.empty((len(left), count), left.dtype),
+    )
     for rank in range(count):
         indices[:, rank] = at = left.argmax(-1)
         best[:, rank] = left[rows, at]
         left[rows, at] = -numpy.inf
+    if not (best > -numpy.inf).all():
+        return None
+    return torch.from_numpy(best), torch.from_numpy(indices)
+
+
+def _top_by_blocks(values: Tensor, count: int) -> tuple[Tensor, Tensor] | None:
+    """`top` for wide rows, from the maxima of their blocks: `count` values are at least as large as the
+    `count`-th largest maximum, so only these are sorted. None if a row has NaN or fewer than `count` blocks
+    with a value above -inf."""
+    num_rows, width = values.shape
+    num_blocks = width // BLOCK
+    end = num_blocks * BLOCK
+    maxima = values[:, :end].view(num_rows, num_blocks, BLOCK).amax(-1).detach().numpy()
+    limits = numpy.partition(maxima, num_blocks - count, axis=-1)[:, num_blocks - count]
+    numbers = values.detach().numpy()
+    has_nan = numpy.isnan(maxima).any() or numpy.isnan(numbers[:, end:]).any()
+    if has_nan or not (limits > -numpy.inf).all():
+        return None
+    best = numpy.empty((num_rows, count), maxima.dtype)
+    indices = numpy.empty((num_rows, count), numpy.int64)
+    in_block, rest = numpy.arange(BLOCK), numpy.arange(end, width)
+    for row, limit in enumerate(limits):
+        blocks = (maxima[row] >= limit).nonzero()[0]
+        columns = numpy.concatenate(((blocks[:, None] * BLOCK + in_block).ravel(), rest))
+        columns = columns[numbers[row, columns] >= limit]
+        # of equal values the first is chosen, as columns are in order
+        indices[row] = columns[numpy.argsort(-numbers[row, columns], kind="stable")[:count]]
+        best[row] = numbers[row, indices[row]]
     return torch.from_numpy(best), torch.from_numpy(indices)
 
 

@@ -15,20 +15,25 @@ import torch
 from torch import Tensor
 
 from outpace.core.sampling_params import SamplingParams
-from outpace.sampling.topk import argmax, at_least_float32
+from outpace.sampling.topk import argmax, at_least_float32, top
 
-HEAD = 1024  # number of most probable tokens tried for top-p before the whole vocabulary is sorted
+# Numbers of most probable tokens tried for top-p before the whole vocabulary is sorted, which for 152,000
+# tokens takes longer than a small model's forward.
+HEAD, GROWTH = 64, 16  # the first one, and the factor to the next
+# Further tokens that are looked at for top-k, which keeps all that are as probable as the last one: logits in
+# bfloat16 are often equal.
+EQUAL = 16
 
 
 def warp(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:  # (M, V), M -> (M, V)
     """Distributions after temperature and truncation, at least float32, with the parameters `sampling[i]` for
     row i; temperature 0 gives one-hot rows."""
     # float32: verification compares probabilities, for which half precision is too coarse; float64 is kept
-    logits = at_least_float32(logits)
-    first = sampling[0]
+    wide = at_least_float32(logits)
+    first, is_copy = sampling[0], wide is not logits
     if all(each is first or _same(each, first) for each in sampling):
-        return _warp(logits, first)
-    return torch.cat([_warp(logits[row : row + 1], each) for row, each in enumerate(sampling)])
+        return _warp(wide, first, is_copy)
+    return torch.cat([_warp(wide[row : row + 1], each, is_copy) for row, each in enumerate(sampling)])
 
 
 def _same(one: SamplingParams, other: SamplingParams) -> bool:
@@ -36,35 +41,73 @@ def _same(one: SamplingParams, other: SamplingParams) -> bool:
     return settings == (other.temperature, other.top_k, other.top_p, other.min_p, other.typical_p)
 
 
-def _warp(logits: Tensor, sampling: SamplingParams) -> Tensor:
+def _warp(logits: Tensor, sampling: SamplingParams, is_copy: bool) -> Tensor:
+    """`is_copy`: `logits` may be changed. New memory for a row of 152,000 numbers takes longer than most
+    operations on them, so that memory is used again."""
     if sampling.greedy:
         return torch.zeros_like(logits).scatter_(1, argmax(logits)[:, None], 1)
     if sampling.temperature != 1:
-        logits = logits / sampling.temperature
+        logits = logits.div_(sampling.temperature) if is_copy else logits / sampling.temperature
+        is_copy = True
     if 0 < sampling.top_k < logits.shape[-1]:
-        threshold = logits.topk(sampling.top_k).values[:, -1:]
-        logits = logits.masked_fill(logits < threshold, float("-inf"))
-    probs = logits.softmax(-1)
+        return _top_k(logits, sampling, is_copy)
+    return _truncated(logits.softmax(-1), sampling)
+
+
+def _top_k(logits: Tensor, sampling: SamplingParams, is_copy: bool) -> Tensor:
+    """The distribution over the `top_k` most probable tokens, and those as probable as the last of them,
+    after the other truncations."""
+    count = sampling.top_k
+    # on a GPU, finding out which rows are short would synchronise it
+    if not logits.is_cpu or count + EQUAL > logits.shape[-1]:
+        return _top_k_of_all(logits, sampling)
+    values, ids = top(logits, count + EQUAL)
+    threshold = values[:, count - 1 : count]
+    # Rows whose other tokens are less probable, and that have no NaN or +inf: only these tokens are computed
+    # with. Decided by row, so that a row's distribution does not depend on the others.
+    long = ~((threshold > values[:, -1:]) & values[:, :1].isfinite())[:, 0]
+    others = _top_k_of_all(logits[long], sampling) if bool(long.any()) else None
+    probs = _truncated(values.masked_fill(values < threshold, float("-inf")).softmax(-1), sampling)
+    whole = logits.zero_() if is_copy else torch.zeros_like(logits)
+    whole.scatter_(1, ids, probs)
+    if others is not None:
+        whole[long] = others
+    return whole
+
+
+def _top_k_of_all(logits: Tensor, sampling: SamplingParams) -> Tensor:
+    threshold = logits.topk(sampling.top_k).values[:, -1:]
+    return _truncated(logits.masked_fill(logits < threshold, float("-inf")).softmax(-1), sampling)
+
+
+def _truncated(probs: Tensor, sampling: SamplingParams) -> Tensor:
+    """`probs` after top-p, min-p and typical-p, in the same memory."""
     if sampling.top_p < 1:
-        probs = _nucleus(probs, sampling.top_p)
+        probs = _nucleus(probs, sampling.top_p, HEAD)
     if sampling.min_p > 0:
-        probs = _kept(probs, probs >= sampling.min_p * probs.amax(-1, keepdim=True))
+        probs = _without(probs, probs < sampling.min_p * probs.amax(-1, keepdim=True))
     if sampling.typical_p < 1:
         probs = _typical(probs, sampling.typical_p)
     return probs
 
 
-def _nucleus(probs: Tensor, top_p: float) -> Tensor:
-    """Keep the tokens for which the mass of all more probable tokens is below `top_p`; renormalise."""
-    # sorting a vocabulary of 128k takes longer than a small model's forward: the most probable tokens are
-    # tried first
-    values, ids = probs.topk(min(HEAD, probs.shape[-1]))
-    if bool((values.sum(-1) < top_p).any()):
-        values, ids = probs.sort(-1, descending=True)
-    before = values.cumsum(-1) - values
-    values = values.masked_fill(before >= top_p, 0)
-    kept = torch.zeros_like(probs).scatter_(1, ids, values)
-    return kept / kept.sum(-1, keepdim=True)
+def _nucleus(probs: Tensor, top_p: float, head: int) -> Tensor:
+    """Keep the tokens for which the mass of all more probable tokens is below `top_p`; renormalise. `head`:
+    number of most probable tokens that are sorted; rows for which they are too few are sorted further."""
+    is_all = head >= probs.shape[-1]
+    values, ids = probs.sort(-1, descending=True) if is_all else top(probs, head)
+    reached = values.cumsum(-1)
+    short = ~(reached[:, -1] >= top_p)  # also if it is NaN
+    others = None
+    if not is_all and bool(short.any()):
+        others = _nucleus(probs[short], top_p, GROWTH * head)
+    outside = reached - values >= top_p
+    # the mass that is kept, as the last of the sums: the same whatever `head` is
+    total = reached.masked_fill(outside, 0).amax(-1, keepdim=True)
+    kept = probs.zero_().scatter_(1, ids, values.masked_fill_(outside, 0).div_(total))
+    if others is not None:
+        kept[short] = others
+    return kept
 
 
 def _typical(probs: Tensor, mass: float) -> Tensor:
@@ -75,10 +118,12 @@ def _typical(probs: Tensor, mass: float) -> Tensor:
     far, ids = (information - mean).abs().sort(-1)
     last = (probs.gather(1, ids).cumsum(-1) < mass).sum(-1, keepdim=True).clamp_(max=probs.shape[-1] - 1)
     # tokens at the same distance from the mean as the last one are kept too
-    far = far.masked_fill(far > far.gather(1, last), float("inf"))
-    return _kept(probs, torch.zeros_like(probs).scatter_(1, ids, (far < float("inf")).to(probs.dtype)) > 0)
+    return _without(
+        probs, torch.zeros_like(probs, dtype=torch.bool).scatter_(1, ids, far > far.gather(1, last))
+    )
 
 
-def _kept(probs: Tensor, keep: Tensor) -> Tensor:
-    probs = torch.where(keep, probs, 0)
-    return probs / probs.sum(-1, keepdim=True)
+def _without(probs: Tensor, left_out: Tensor) -> Tensor:
+    """The distribution, changed in place, without these tokens."""
+    probs.masked_fill_(left_out, 0)
+    return probs.div_(probs.sum(-1, keepdim=True))

@@ -7,12 +7,12 @@ from math import isnan
 import pytest
 import torch
 
-from outpace.sampling.topk import VERY_WIDE, WIDE, argmax, largest, top
+from outpace.sampling.topk import WIDE, WIDE_ROW, argmax, largest, top
 
 INFINITE = float("inf")
 
 
-@pytest.mark.parametrize("width", [WIDE, VERY_WIDE // 7 + 77])
+@pytest.mark.parametrize("width", [WIDE, WIDE_ROW + 77])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_largest_are_those_that_torch_finds(dtype: torch.dtype, width: int) -> None:
     torch.manual_seed(0)
@@ -28,7 +28,7 @@ def test_the_largest_are_those_that_torch_finds(dtype: torch.dtype, width: int) 
         assert all(len(set(row)) == count for row in places.tolist())
 
 
-@pytest.mark.parametrize("width", [4 * WIDE, VERY_WIDE])
+@pytest.mark.parametrize("width", [4 * WIDE, 2 * WIDE_ROW])
 def test_of_equal_numbers_the_first(width: int) -> None:
     values = torch.zeros(2, width)
     values[0, 1:4] = torch.tensor([3.0, 3.0, 2.0])
@@ -38,7 +38,7 @@ def test_of_equal_numbers_the_first(width: int) -> None:
     assert top(values, 4)[1].tolist() == [[1, 2, 3, 0], [700, 900, 0, 1]]
 
 
-@pytest.mark.parametrize("width", [4 * WIDE, VERY_WIDE])
+@pytest.mark.parametrize("width", [4 * WIDE, 2 * WIDE_ROW])
 def test_no_index_is_returned_twice(width: int) -> None:
     values = torch.full((2, width), -INFINITE)
     values[0, 3] = 1.0
@@ -48,11 +48,14 @@ def test_no_index_is_returned_twice(width: int) -> None:
     assert found[:, 0].tolist() == [1.0, INFINITE] and places[:, 0].tolist() == [3, 2]
 
 
-@pytest.mark.parametrize("width", [4 * WIDE, 2 * VERY_WIDE])
+@pytest.mark.parametrize("width", [4 * WIDE, WIDE_ROW + 5])
 def test_what_is_no_number_is_the_largest(width: int) -> None:
     values = torch.zeros(1, width)
-    values[0, 7] = float("nan")
-    assert isnan(largest(values)[0][0]) and argmax(values).tolist() == [7] and top(values, 2)[0].isnan().any()
+    for place in (7, width - 1):
+        values[:] = 0.0
+        values[0, place] = float("nan")
+        assert isnan(largest(values)[0][0]) and argmax(values).tolist() == [place]
+        assert top(values, 2)[0].isnan().any()
 
 
 def test_what_is_given_stays_as_it_is() -> None:
