@@ -26,8 +26,8 @@ def with_trimmed_head(
     effect on the copy. `draft_ids` of the copy are `ids`. ValueError for a model whose LM head is not a
     linear layer."""
     name, head = type(model).__name__, model.get_output_embeddings()
-    is_known = isinstance(head, nn.Linear) and type(head) in (nn.Linear, ScaledHead)
-    if not is_known or head.weight.is_meta:
+    known = (nn.Linear, ScaledHead)  # others may compute with more than their weights
+    if not isinstance(head, nn.Linear) or type(head) not in known or head.weight.is_meta:
         kind = "no LM head" if head is None else f"an LM head that is no linear layer ({type(head).__name__})"
         raise ValueError(f"{name} has {kind}, which cannot be reduced to some tokens: use another draft")
     made = private_copy(model)
