@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from outpace.core.contracts import Target
 from outpace.models.hf.kv_cache import MAX_SLICED_MASK
+from outpace.models.hf.layer_config import last_layer
 from outpace.models.hf.reshaped import mlp_size
 from outpace.models.hf.target import CHUNK, HFTarget
 
@@ -32,7 +33,8 @@ class ForwardMemory:
         """The estimate for this model; a model that is no transformers model has float64 logits only."""
         if not isinstance(target, HFTarget):
             return ForwardMemory(0, 8 * target.vocab, 8 * target.vocab, 0, 0, CHUNK)
-        config, size = target.model.config.get_text_config(), target.model.dtype.itemsize
+        # where layers differ, the last one has full attention, whose heads are the largest
+        config, size = last_layer(target.model.config.get_text_config()), target.model.dtype.itemsize
         hidden, heads = config.hidden_size, config.num_attention_heads
         head_size = getattr(config, "head_dim", None) or hidden // heads
         keys = getattr(config, "num_key_value_heads", None) or heads

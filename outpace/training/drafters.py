@@ -40,6 +40,7 @@ from outpace.models.predictors.hidden_state_predictor import HiddenStatePredicto
 from outpace.models.predictors.predictor import AcceptancePredictor, Pair, Predictor
 from outpace.models.slim.exits import CONFIG as EXITS
 from outpace.models.slim.exits import check_exits, default_exits
+from outpace.models.slim.make import num_layers
 from outpace.training.config import ConfigError, TrainConfig
 from outpace.training.lessons.acceptance import DraftDistributionLesson, HiddenStateLesson
 from outpace.training.lessons.adapters import AdapterLesson
@@ -96,6 +97,8 @@ def untrained(
     reduced draft vocabulary drafts. `start`: name or folder of a draft model, or folder of a head, to begin
     with. ValueError if it does not fit the target."""
     target = model.target
+    if method in (*TARGETS, *ADAPTERS, *EXIT_PREDICTORS, "eagle3"):
+        num_layers(target)  # refuses layers whose outputs cannot be read
     if method in TARGETS:
         check_exit(exit_layer(config.exits, target.num_layers), target)
         check_learned_exits(config.exits.layers, target)
@@ -410,7 +413,19 @@ def draft_model(model: Model, config: TrainConfig, draft: str | None) -> PreTrai
 
 
 def smaller(model: PreTrainedModel, config: TrainConfig) -> PreTrainedModel:
-    """A model of the same architecture with fewer and narrower layers and random weights."""
+    """A model of the same architecture with fewer and narrower layers and random weights. ConfigError for an
+    architecture of which no such model can be made."""
+    try:
+        return _smaller(model, config)
+    except Exception as error:  # transformers raises errors of many types for numbers that do not fit
+        problem = " ".join(str(error).split())[:160]
+        raise ConfigError(
+            f"no smaller model can be made of {type(model).__name__} ({problem}): give a draft model with "
+            "the target's tokenizer (--draft)"
+        ) from error
+
+
+def _smaller(model: PreTrainedModel, config: TrainConfig) -> PreTrainedModel:
     settings, own = config.distillation, model.config.get_text_config()
     heads = max(1, round(own.num_attention_heads * settings.size))
     width = heads * (getattr(own, "head_dim", None) or own.hidden_size // own.num_attention_heads)

@@ -101,6 +101,13 @@ TINY: dict[str, dict[str, Any]] = {
     "jetmoe": {**EXPERTS, "kv_channels": 8},
     "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 128, "expansion_ratio": 2},
 }
+SHARED_KEYS = {  # of gemma4_text: its last two layers read the keys and values of the first two
+    "num_hidden_layers": 4,
+    "layer_types": MIXED["layer_types"] * 2,
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 61,
+}
 UNKNOWN_OPTIONS = {  # names these configurations do not know
     "mpt": tuple(COMMON)[1:8],
     "falcon": ("head_dim",),

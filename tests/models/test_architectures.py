@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from outpace.core.contracts import Prompt, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.hf.target import HFTarget
+from tests.models.conftest import SHARED_KEYS
 
 SLOTS = (4, 0, 2)
 TREES = [
@@ -107,6 +109,11 @@ def test_tree_scores_are_those_of_separate_paths(name, tiny, reference, float64_
     worst = follow(name, tiny, reference, TREES)
     print(f"{name} {worst:.1e}")
     assert worst <= EXACT
+
+
+def test_layers_may_read_the_keys_of_other_layers_of_two_sizes(tiny, reference, float64_throughout):
+    """As in the smaller models of Gemma 4, which slice tensors of masks before these layers."""
+    assert follow("gemma4_text", partial(tiny, **SHARED_KEYS), reference, TREES) <= EXACT
 
 
 @pytest.mark.parametrize("name", ["bloom", "mpt", "gpt_neo", "bart"])

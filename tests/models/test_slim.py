@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from outpace import recipes
 from outpace.core.contracts import Carry, Prompt, ReadsTargetCache, Want
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.skip_set import SkipSet
@@ -17,6 +18,7 @@ from outpace.models.slim.make import switching, without
 from outpace.models.slim.slim_target import SlimTarget
 from outpace.recipes.self_speculation.layerskip import layerskip
 from outpace.sampling.target_probs import LazyTargetProbs
+from tests.models.conftest import SHARED_KEYS
 from tests.tiers import only, slow
 
 SLOTS = (2, 0)
@@ -186,6 +188,23 @@ def test_models_that_score_chains_only_draft_chains(tiny, reference, float64_thr
 def test_sub_layers_that_cannot_be_skipped(name, skipped, message, tiny):
     with pytest.raises(ValueError, match=message):
         without(HFTarget(tiny(name)), skipped)
+
+
+def test_later_layers_may_read_keys_of_layers_before_the_exit(tiny, reference, float64_throughout):
+    model = tiny("gemma4_text", **SHARED_KEYS)
+    check(model, reference, SkipSet.after(3, 4), FOREST)
+    target = HFTarget(model)
+    assert without(target, SkipSet.after(3, 4)).carried_layer is None  # the target needs the keys once more
+    with pytest.raises(ValueError, match="cannot be skipped: use layerskip"):
+        without(target, SkipSet.of_layers([0]))
+    with pytest.raises(ValueError, match="not every layer can be skipped: use layerskip"):
+        switching(target)
+
+
+@pytest.mark.parametrize("method", ["layerskip", "del-decoding", "clasp", "swift", "quicksilver"])
+def test_layers_with_several_vectors_per_token_are_refused(method, tiny):
+    with pytest.raises(ValueError, match="return several vectors per token, .*: use a method that reads"):
+        recipes.get(method)(HFTarget(tiny("gemma3n_text")))
 
 
 def test_an_exit_leaves_some_layers():

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from outpace.core.contracts import Prompt, ReadsChains, Target, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models import trimmed_draft as module
+from outpace.models.heads.head_model import untrained_eagle
+from outpace.models.hf.logits_head import ScaledHead
 from outpace.models.hf.target import HFTarget
 from outpace.models.hf.trimmed_head import with_trimmed_head
 from outpace.models.openvino.compressed_weights import compress
@@ -44,6 +46,15 @@ def test_kept_tokens_have_their_logits_and_the_others_none(name: str, tiny: Any)
     assert (ours[:, IDS] - whole[:, IDS]).abs().max() < 1e-12
     assert bool((ours[:, NOT_KEPT] == -torch.inf).all())
     assert bool((ours.softmax(-1)[:, NOT_KEPT] == 0).all())
+
+
+@pytest.mark.parametrize("name", ["granite", "gemma2"])
+def test_a_draft_head_keeps_the_scale_or_cap_of_the_targets_logits(name: str, tiny: Any) -> None:
+    head = untrained_eagle(HFTarget(tiny(name)))
+    made, _ = with_trimmed_head(head, IDS)
+    whole, small, states = head.lm_head, made.get_output_embeddings(), torch.randn(3, 32, dtype=torch.float64)
+    assert isinstance(whole, ScaledHead) and isinstance(small, ScaledHead)
+    assert (small(states) - whole(states)[:, IDS]).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -48,6 +48,7 @@ from outpace.training.losses import forward_kl
 from outpace.training.methods import POSITION_HEADS, defaults
 from outpace.training.texts import Example
 from outpace.training.trainer import Trainer
+from tests.models.conftest import build
 
 VOCAB, LENGTH, STEPS = 12, 18, 4
 NO_NOISE = torch.Generator()
@@ -417,6 +418,16 @@ def test_fastdraft_learns_the_answers_and_makes_a_smaller_model() -> None:
     assert sizes[0] < sizes[1] and one.config.vocab_size == VOCAB
     assert one.config.model_type == target().model.config.model_type
     assert not torch.equal(next(one.parameters()), next(two.parameters()))
+
+
+def test_fastdraft_makes_a_smaller_model_of_other_architectures_or_names_the_fix() -> None:
+    config = defaults("fastdraft")
+    made = smaller(build("falcon"), config)  # its configuration computes the size of a head
+    assert made.config.num_hidden_layers == config.distillation.num_layers
+    with pytest.raises(
+        ConfigError, match="no smaller model can be made of Gemma3nForCausalLM .*: give a draft"
+    ):
+        smaller(build("gemma3n_text"), config)
 
 
 @pytest.mark.parametrize("method", POSITION_HEADS)

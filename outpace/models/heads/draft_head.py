@@ -22,6 +22,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.cache_argument import CACHE_ARGUMENT
+from outpace.models.hf.layer_config import last_layer
 
 
 class DraftHead(PreTrainedModel):
@@ -127,21 +128,24 @@ class DraftHead(PreTrainedModel):
 
 def head_config(target: TargetWithLayers, vocab: int, num_layers: int = 1) -> LlamaConfig:
     """The configuration of the decoder layers of a head with `vocab` logits: the target's widths, as far as
-    its configuration has them, and its rotary frequencies, without scaling."""
+    the configuration of its last layer has them, and its rotary frequencies, without scaling."""
     size = int(next(target.embed.parameters()).shape[1])
     shape: dict[str, Any] = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 4}
     model = getattr(target, "model", None)  # of transformers; table models have none
-    own = model.config.get_text_config() if isinstance(model, PreTrainedModel) else None
-    for name in (*shape, "intermediate_size", "rms_norm_eps", "rope_parameters", "max_position_embeddings"):
+    own = last_layer(model.config.get_text_config()) if isinstance(model, PreTrainedModel) else None
+    for name in (*shape, "intermediate_size", "rms_norm_eps", "max_position_embeddings"):
         value = getattr(own, name, None)
         if value is not None:
-            shape[name] = value
+            # Gemma 3n has a list of the sizes of its layers
+            shape[name] = value[-1] if isinstance(value, list | tuple) else value
     shape.setdefault("intermediate_size", 2 * size)
     if own is not None and getattr(own, "head_dim", None) is None:
         shape["head_dim"] = size // shape["num_attention_heads"]
-    if (shape.get("rope_parameters") or {}).get("rope_type", "default") != "default":
-        theta = shape["rope_parameters"].get("rope_theta", 10000.0)
-        shape["rope_parameters"] = {"rope_type": "default", "rope_theta": theta}
+    if rope := getattr(own, "rope_parameters", None):
+        kinds = getattr(own, "layer_types", None) or ["full_attention"]
+        # some targets rotate by other frequencies in layers with a sliding window, which heads do not have
+        rope = rope.get("full_attention") or rope.get(kinds[-1]) or rope
+        shape["rope_parameters"] = {"rope_type": "default", "rope_theta": rope.get("rope_theta", 10000.0)}
     return LlamaConfig(
         vocab_size=vocab,
         hidden_size=size,

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.draft_head import DraftHead
+from outpace.models.hf.layer_config import last_layer
 
 # sizes and kinds only: other entries of a configuration change with the version of transformers
 CONFIG = (
@@ -54,7 +55,8 @@ def _fingerprint(parameters: Iterable[Tensor], sizes_of: Any) -> str:
     sample = torch.cat(
         [each.detach().flatten()[:: max(1, each.numel() // SAMPLE)][:SAMPLE].cpu() for each in parameters]
     )
-    sizes = {name: getattr(sizes_of, name, None) for name in CONFIG}
+    layer = last_layer(sizes_of)
+    sizes = {name: getattr(layer, name, None) for name in CONFIG}
     found = hashlib.sha256(json.dumps(sizes).encode())
     found.update(sample.bfloat16().view(torch.int16).numpy().tobytes())
     return found.hexdigest()

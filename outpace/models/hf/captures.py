@@ -35,6 +35,11 @@ class OutputCapture:
             None,
         )
 
+    @property
+    def first_layer(self) -> frozenset[int]:
+        """The first layer, as `capture` takes it; empty for a model without a list of layers."""
+        return frozenset() if self.layers is None else frozenset({0})
+
     @contextmanager
     def capture(
         self,

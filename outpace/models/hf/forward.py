@@ -23,9 +23,16 @@ from outpace.models.hf.kv_cache import EagerCache, Planes, SlotCache
 from outpace.models.hf.private_copy import private_copy
 from outpace.models.hf.probe import ProbeCache
 
+# Not the number 0, which also means all tokens: given a number, Gemma 4 slices the masks itself before the
+# layers that share keys and values, and ours are no tensors.
+EVERY = slice(None)
+
 
 class Forward:
     """Runs a private copy of a model, with our attention functions, over rows of a KV cache."""
+
+    # whether a layer's output is one vector per token; found by `probe`
+    one_state = True
 
     def __init__(self, model: PreTrainedModel) -> None:
         switchable = getattr(model, "_supports_attention_backend", False)
@@ -37,12 +44,19 @@ class Forward:
         self.selects = "logits_to_keep" in self.parameters
         self.captures = OutputCapture(model, model.config.get_text_config().num_hidden_layers)
 
+    @property
+    def shares_keys(self) -> bool:
+        """Whether some layers read the keys and values of layers before them and store none."""
+        return len(self.planes.of_layer) < self.captures.num_layers
+
     @torch.no_grad()
     def probe(self) -> None:
         """Run one token through the model to determine the shapes of its keys and values and whether its
         layers call our attention function. ValueError if it stores nothing in the cache."""
         probe, token = ProbeCache(), torch.zeros(1, 1, dtype=torch.int64, device=self.device)
-        self.model(**self._arguments(token, token, probe))
+        with self.captures.capture(self.captures.first_layer, logits=True) as hidden:
+            self.model(**self._arguments(token, token, probe))
+        self.one_state = all(states.ndim == 3 for states in hidden.values())
         if not probe.shapes:
             raise ValueError(
                 f"{type(self.model).__name__} keeps no keys and values in the cache it is given: "
@@ -129,8 +143,8 @@ class Forward:
         states = None if features is None else features[None]
         arguments = self._arguments(tokens[None], inputs.positions()[None], inputs, states)
         keep = _kept(inputs.rows, nodes)
-        if keep is not None and self.selects:
-            arguments["logits_to_keep"] = keep
+        if self.selects:
+            arguments["logits_to_keep"] = EVERY if keep is None else keep
         if keep is None and logits and not want.hidden and not want.attention:
             return ForwardOutputs(self.model(**arguments).logits[0])
         if want.attention and inputs.dense:

@@ -9,9 +9,9 @@ from typing import Any
 
 def mlp_size(config: Any) -> int:
     """Numbers of an MLP's inner features: some configurations, such as GPT-2's, have another name for them or
-    leave them out, which means four times the width."""
+    leave them out, which means four times the width. The largest, if they differ between layers."""
     named = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None)
-    return named or 4 * config.hidden_size
+    return max(named) if isinstance(named, list | tuple) else named or 4 * config.hidden_size
 
 
 def reshaped(config: Any, *, num_layers: int, width: int, num_heads: int, inner_size: int) -> Any:
@@ -31,7 +31,8 @@ def reshaped(config: Any, *, num_layers: int, width: int, num_heads: int, inner_
     if getattr(made, "n_inner", None):
         made.n_inner = inner_size
     made.num_attention_heads, made.num_key_value_heads = num_heads, groups
-    if getattr(made, "head_dim", None):
+    # some configurations, such as Falcon's, compute it from the other numbers
+    if getattr(made, "head_dim", None) and not isinstance(getattr(type(made), "head_dim", None), property):
         made.head_dim = width // num_heads
     if getattr(made, "layer_types", None):
         made.layer_types = made.layer_types[:num_layers]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from outpace.models.hf.logits_head import ScaledHead
 from outpace.models.hf.private_copy import private_copy
 from outpace.models.openvino.compressed_weights import CompressedWeights, with_matrix
 
@@ -25,16 +26,20 @@ def with_trimmed_head(
     effect on the copy. `draft_ids` of the copy are `ids`. ValueError for a model whose LM head is not a
     linear layer."""
     name, head = type(model).__name__, model.get_output_embeddings()
-    if type(head) is not nn.Linear or head.weight.is_meta:
+    known = (nn.Linear, ScaledHead)  # others may compute with more than their weights
+    if not isinstance(head, nn.Linear) or type(head) not in known or head.weight.is_meta:
         kind = "no LM head" if head is None else f"an LM head that is no linear layer ({type(head).__name__})"
         raise ValueError(f"{name} has {kind}, which cannot be reduced to some tokens: use another draft")
     made = private_copy(model)
     whole, rows = made.get_output_embeddings(), ids.to(head.weight.device)
     with torch.no_grad():
         trimmed = nn.Linear(head.in_features, len(ids), bias=head.bias is not None, device="meta")
-        trimmed.weight = nn.Parameter(head.weight[rows], requires_grad=False)
+        weight = nn.Parameter(head.weight[rows], requires_grad=False)
+        trimmed.weight = weight
         if head.bias is not None:
             trimmed.bias = nn.Parameter(head.bias[rows], requires_grad=False)
+        if isinstance(head, ScaledHead):
+            trimmed = ScaledHead(trimmed, head.scale, head.cap)
     places = [
         (module, child)
         for module in made.modules()
@@ -46,5 +51,5 @@ def with_trimmed_head(
     made.draft_ids = rows
     if weights is None:
         return made, None
-    matrix = next(key for key, each in made.named_parameters() if each is trimmed.weight)
-    return made, with_matrix(weights, matrix, trimmed.weight)
+    matrix = next(key for key, each in made.named_parameters() if each is weight)
+    return made, with_matrix(weights, matrix, weight)

@@ -14,7 +14,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from outpace.core.contracts import Want
 from outpace.models.hf.forward import Forward
+from outpace.models.hf.forward_inputs import RowInputs
+from outpace.models.hf.forward_outputs import ForwardOutputs
+from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.logits_head import ScaledHead
 from outpace.models.predictors.exit_predictor import ExitPredictor, features
 from outpace.models.slim.exit_head import ExitHead
@@ -73,6 +77,29 @@ class ExitForward(PartialForward):
         self.candidates: Tensor | None = None  # (N, C); -1: none, the token runs through all layers
         self.num_checks = 0  # predictions made
         self._probs = WeakKeyDictionary[PartialRun, dict[int, Tensor]]()  # token -> of the last check
+
+    def read(
+        self,
+        rows: list[RowInputs],
+        nodes: list[int],
+        tokens: Tensor,
+        cache: SlotCache,
+        want: Want,
+        *,
+        logits: bool,
+        features: Tensor | None = None,
+    ) -> ForwardOutputs:
+        given = self.candidates
+        if given is None or self.packs or len(rows) == 1:
+            return super().read(rows, nodes, tokens, cache, want, logits=logits, features=features)
+        found = list[ForwardOutputs]()
+        try:  # one forward for each row, with the candidates after its token
+            for row, num, token, own in zip(rows, nodes, tokens.split(1), given.split(1), strict=True):
+                self.candidates = own
+                found.append(super().read([row], [num], token, cache, want, logits=logits))
+        finally:
+            self.candidates = given
+        return ForwardOutputs.joined(found)
 
     def after_layer(self, run: PartialRun, layer: int, before: Tensor, after: Tensor) -> None:
         done, rule = layer + 1, self.rule

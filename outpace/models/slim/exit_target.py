@@ -70,7 +70,7 @@ class ExitTarget(PartialTarget):
             self.keep(gap, slots, cache, NOTHING)
         first = cache.extend(tree, tuple(slots))
         found: list[Scores] = []
-        for begin, end in _groups(tree.forest, first, alone=not self._exits.packs):
+        for begin, end in _groups(tree.forest, first):
             forest = Forest.of(tree.forest.parents[:end], tree.forest.num_rows)
             part = tree if end == len(tree) else TokenTree(tree.tokens[:end], forest)
             self._exits.candidates = self._candidates(part, begin, slots, cache)
@@ -123,10 +123,8 @@ class ExitTarget(PartialTarget):
         return self._head_caches[cache]
 
 
-def _groups(forest: Forest, first: int, *, alone: bool) -> list[tuple[int, int]]:
-    """The nodes from `first` on as ranges in which no row occurs twice; `alone`: of one node each."""
-    if alone:
-        return [(node, node + 1) for node in range(first, len(forest))]
+def _groups(forest: Forest, first: int) -> list[tuple[int, int]]:
+    """The nodes from `first` on as ranges in which no row occurs twice."""
     groups, begin, rows = list[tuple[int, int]](), first, set[int]()
     for node in range(first, len(forest)):
         if forest.rows[node] in rows:

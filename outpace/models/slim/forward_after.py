@@ -12,7 +12,7 @@ from outpace.core.skip_set import SkipSet
 from outpace.models.hf.forward import Forward
 from outpace.models.hf.forward_inputs import ForwardInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.slim.skipped_modules import skip
+from outpace.models.slim.skipped_modules import check_sharing, skip
 
 
 class ForwardAfter(Forward):
@@ -20,6 +20,7 @@ class ForwardAfter(Forward):
 
     def __init__(self, whole: Forward, model: PreTrainedModel, layer: int) -> None:
         """`whole`: the forwards of the whole model, on the same KV cache."""
+        check_sharing(whole, SkipSet.of_layers(range(layer + 1)))
         super().__init__(model)
         skip(self.model, SkipSet.of_layers(range(layer + 1)), self.one_token())
         self.planes, self.packs, self.dense = whole.planes, whole.packs, whole.dense

@@ -31,7 +31,14 @@ from outpace.models.table import TableTarget
 
 
 def num_layers(target: Target) -> int:
-    """Number of layers of a target that can be drafted from. ValueError for a target without layers."""
+    """Number of layers of a target that can be drafted from. ValueError for a target without layers, and for
+    one whose layers return more than one vector per token."""
+    if isinstance(target, HFTarget) and not target.forward.one_state:
+        raise ValueError(
+            f"the layers of {type(target.model).__name__} return several vectors per token, which early "
+            "exits and heads over layers cannot read: use a method that reads the last hidden state, such as "
+            "eagle, or one without a head"
+        )
     if isinstance(target, HFTarget | TableTarget):
         return target.num_layers
     raise ValueError(f"{type(target).__name__} has no layers to skip: use a transformers model as target")

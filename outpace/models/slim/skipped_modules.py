@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from outpace.core.skip_set import SkipSet
 from outpace.models.hf.captures import OutputCapture
+from outpace.models.hf.forward import Forward
 
 # parts of class names by which the modules of a layer are recognised
 ATTENTION = ("attention", "attn")
@@ -85,6 +86,17 @@ def skip(model: PreTrainedModel, skip_set: SkipSet, arguments: dict[str, Any]) -
     `arguments`: of a forward of the model over one token. ValueError for a model of which these sub-layers
     cannot be skipped."""
     Switch(model, arguments).set(skip_set)
+
+
+def check_sharing(whole: Forward, skip_set: SkipSet) -> None:
+    """ValueError if a layer that is left reads keys and values that a skipped layer would have stored.
+    `whole`: the forwards of the whole model."""
+    left = set(range(whole.captures.num_layers)) - skip_set.attention
+    if left - whole.planes.of_layer.keys() and skip_set.attention & whole.planes.of_layer.keys():
+        raise ValueError(
+            f"later layers of {type(whole.model).__name__} read the keys and values of earlier ones, which "
+            "therefore cannot be skipped: use layerskip, which skips the last layers"
+        )
 
 
 def weights_without(model: PreTrainedModel, skip_set: SkipSet) -> float:

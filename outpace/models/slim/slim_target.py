@@ -17,7 +17,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.compiled import CompiledForward
 from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.slim.cache_view import EagerView, PagedView
-from outpace.models.slim.skipped_modules import check_residual, skip
+from outpace.models.slim.skipped_modules import check_residual, check_sharing, skip
 
 
 class SlimTarget(HFTarget):
@@ -36,13 +36,15 @@ class SlimTarget(HFTarget):
         if skip_set.attention != skip_set.mlp:
             copy = Forward(target.model)
             check_residual(copy.model, copy.one_token())
+        whole = target.forward
+        check_sharing(whole, skip_set)
         forward = Forward(target.model)
         skip(forward.model, skip_set, forward.one_token())
-        whole = target.forward
         kept = [layer for layer in whole.planes.of_layer if layer not in skip_set.attention]
         forward.planes, self._kept = whole.planes.only(kept)
         forward.packs, forward.dense = whole.packs, whole.dense
         self.forward = self.reader = forward
+        self._shares_keys = whole.shares_keys
         if isinstance(target.reader, CompiledForward):
             self.reader = compiled(
                 forward,
@@ -56,11 +58,13 @@ class SlimTarget(HFTarget):
     @property
     def carried_layer(self) -> int | None:
         """The last layer before an early exit, if it runs eagerly: there the whole target's forwards begin at
-        the layer after it. Compiled forwards compute all layers."""
+        the layer after it. Compiled forwards compute all layers, and so do those of a target whose later
+        layers read the keys and values of earlier ones."""
         layers = sorted(self.skip_set.layers)
         exit_layer = layers[0] - 1 if layers else -1
         is_exit = self.skip_set == SkipSet.of_layers(range(exit_layer + 1, self.num_layers))
-        return exit_layer if is_exit and self.reader is self.forward else None
+        is_separate = is_exit and self.reader is self.forward and not self._shares_keys
+        return exit_layer if is_separate else None
 
     def outputs(
         self, tree: TokenTree, slots: Sequence[int], cache: Cache, layer: int

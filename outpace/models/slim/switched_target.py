@@ -34,6 +34,11 @@ class SwitchedLayers(Forward):
                 "a model compiled with OpenVINO cannot skip other layers from step to step: leave out "
                 "compile, or use layerskip"
             )
+        if target.forward.shares_keys:
+            raise ValueError(
+                f"later layers of {type(target.model).__name__} read the keys and values of earlier ones, so "
+                "not every layer can be skipped: use layerskip, which skips the last layers"
+            )
         super().__init__(target.model)
         self._whole, whole = target.model, target.forward
         self.planes, self.packs, self.dense = whole.planes, whole.packs, whole.dense

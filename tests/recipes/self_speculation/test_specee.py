@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from outpace.core.contracts import Guarantee, Parts, Prompt, Want
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.heads.head_model import HeadModel, untrained_eagle
+from outpace.models.hf.target import HFTarget
 from outpace.models.predictors.exit_predictor import (
     ExitPredictor,
     features,
@@ -20,10 +22,13 @@ from outpace.models.predictors.exit_predictor import (
 from outpace.models.predictors.predictor import PredictorError
 from outpace.models.slim.exit_forward import ExitRule
 from outpace.models.slim.exit_target import ExitTarget
+from outpace.proof.decode_all import texts
 from outpace.proof.models import transformers_models
 from outpace.proof.option_values import choices
 from outpace.proof.suite import Subject, exact_limit, ragged
+from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.self_speculation.specee import specee
+from tests.models.conftest import build
 from tests.tiers import slow
 
 
@@ -124,6 +129,21 @@ def test_tokens_leave_early_only_if_the_best_token_is_a_candidate(deep, monkeypa
     _, without = greedy(built(deep, scheduled=False))
     assert without.work.layer_tokens < with_check.work.layer_tokens
     assert agreement(deep) < agrees
+
+
+@pytest.mark.parametrize("role", ["target", slow("drafter")])
+def test_rows_of_a_model_that_reads_them_one_by_one(role) -> None:
+    """A forward of such a model has one row, with the candidates of that row."""
+    target = HFTarget(build("diffllama"))
+    assert not target.forward.packs
+    parts = built(
+        (target, HeadModel(untrained_eagle(target)), untrained_exit_predictor(target)),
+        role=role,
+        threshold=1.0 if role == "target" else 0.5,
+    )
+    prompts = [[5, 9, 31, 7], [8, 3], [44, 12, 60]]
+    sampling = [SamplingParams(0.0, max_tokens=5)] * 3
+    assert texts(parts, prompts, sampling) == texts(autoregressive.build(target), prompts, sampling)
 
 
 def test_scheduled_layers_are_fewer(deep) -> None:
