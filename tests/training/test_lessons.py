@@ -193,18 +193,32 @@ def test_an_adapter_learns_the_targets_distribution_from_the_layer_before_it() -
 
 
 @torch.no_grad()
-def test_medusa_learns_the_text_with_falling_weights() -> None:
-    head, text = head_of("medusa"), greedy_text(3, 1)
-    hidden = target().model.base_model(torch.tensor([text]), use_cache=False).last_hidden_state[0]
-    expected = torch.zeros((), dtype=torch.float64)
-    for step in range(STEPS):
+@pytest.mark.parametrize("method", POSITION_HEADS)
+def test_a_head_learns_the_text_or_the_targets_distribution_with_the_weights_of_its_paper(
+    method: str,
+) -> None:
+    config, text = changed(CONFIG, ["head.prefix=false"]), greedy_text(3, 1)
+    # what the target samples, not its most probable token, so that both labels differ
+    text = (*text[:9], (text[9] + 1) % VOCAB, *text[10:])
+    head = head_of(method, config)
+    found = target().model(torch.tensor([text]), output_hidden_states=True, use_cache=False)
+    hidden, true = found.hidden_states[-1][0], found.logits[0].softmax(-1)
+    losses: list[list[Tensor]] = [[] for _ in range(STEPS)]
+    for t in range(LENGTH - 2):
+        states = head.begin(hidden[t : t + 1])
         # at token t the head has the root t + 1, and its draft token of this step is t + 2 + step
-        begins = range(max(0, 5 - 2 - step), LENGTH - 2 - step)
-        logits = torch.cat([head(step, hidden[t : t + 1], torch.tensor([0]))[0] for t in begins])
-        labels = torch.tensor([text[t + 2 + step] for t in begins])
-        expected = expected + 0.8 ** (step + 1) * functional.cross_entropy(logits, labels)
-    made = lesson("medusa", head, target(), CONFIG)
-    assert made(source(text, first=5).batch([0]), NO_NOISE).item() == pytest.approx(expected.item())
+        for step in range(min(STEPS, LENGTH - 2 - t)):
+            logits, states = head(step, states, torch.tensor([text[t + 1 + step]]))
+            label = t + 2 + step
+            expected = (
+                true[label - 1] if method == "hydra" else functional.one_hot(torch.tensor(text[label]), VOCAB)
+            )
+            if label >= 5:
+                losses[step].append(-(expected * logits[0].log_softmax(-1)).sum())
+    weights = [0.8 ** (step + 1) if method == "medusa" else 1.0 for step in range(STEPS)]
+    total = sum(weight * torch.stack(each).mean() for weight, each in zip(weights, losses, strict=True))
+    made = lesson(method, head, target(), config)
+    assert made(source(text, first=5).batch([0]), NO_NOISE).item() == pytest.approx(float(total), rel=1e-5)
 
 
 @torch.no_grad()

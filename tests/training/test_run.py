@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import GenerationConfig
 
 import outpace
+from outpace import recipes
 from outpace.api.model import Model
 from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.adapter import EXIT_LAYER
@@ -32,7 +33,9 @@ from outpace.training.methods import (
     GROWING,
     LENGTH_PREDICTORS,
     METHODS,
+    POSITION_HEADS,
     PREDICTORS,
+    defaults,
 )
 from outpace.training.run import train
 from outpace.training.texts import DataError, Example, read_prompts, split_texts
@@ -268,7 +271,7 @@ def test_a_head_that_drafts_few_tokens_is_trained_and_used(model, data, tmp_path
     for method in ("medusa", "hydra", "redrafter"):
         folder = train(method, target=model, data=data, output=tmp_path / method, changes=changes).folder
         accuracies = json.loads((folder / "config.json").read_text())["rank_accuracies"]
-        assert [len(each) for each in accuracies] == [3] * 5
+        assert [len(each) for each in accuracies] == [3] * defaults(method).head.num_heads
         plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
         found = outpace.generate(model, "def add(a, b):", method=method, head=str(folder), max_tokens=12)
         assert found[0].tokens == plain[0].tokens and found[0].statistics.num_draft_tokens
@@ -522,6 +525,18 @@ def test_settings_are_changed_by_dotted_names() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             changed(TrainConfig(), [change])
+
+
+def test_heads_have_the_sizes_of_the_papers_and_as_many_steps_as_their_methods_draft() -> None:
+    sizes = {method: defaults(method).head for method in POSITION_HEADS}
+    assert {method: (head.num_heads, head.num_layers) for method, head in sizes.items()} == {
+        "medusa": (5, 1),
+        "hydra": (4, 4),  # Hydra++
+        "mlp-speculator": (3, 1),
+        "redrafter": (5, 2),
+    }
+    for method, head in sizes.items():
+        assert recipes.get(method).options["depth"].default == head.num_heads
 
 
 def test_the_draft_vocabulary_has_the_most_frequent_tokens_of_the_answers() -> None:
