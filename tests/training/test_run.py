@@ -133,6 +133,18 @@ def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
     assert facts["target"] == target_fingerprint(model.target) and facts["texts"] == whole.num_texts > 0
 
 
+def test_the_reference_of_adaspec_learns_forward_kl(model, tiny, data, tmp_path) -> None:
+    """As adaspec does, whatever the divergence of distillspec."""
+    weights = []
+    for divergence in ("forward_kl", "reverse_kl"):
+        changes = [*QUICK, f"distillation.divergence={divergence}"]
+        given = {"target": model, "data": data, "draft": tiny.draft, "changes": changes}
+        weights.append(
+            load_file(train("adaspec", output=tmp_path / divergence, **given).folder / "model.safetensors")
+        )
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
 def test_a_run_that_is_stopped_while_the_target_answers_goes_on(model, data, tmp_path, monkeypatch) -> None:
     whole = train("eagle3", target=model, data=data, output=tmp_path / "whole", changes=QUICK)
     from outpace.training import answers
