@@ -201,6 +201,8 @@ def test_features() -> None:
     logits = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     given, probs = features(logits, None)
     assert torch.equal(given[0, 8:], given[0, 4:8]) and probs.sum() == pytest.approx(1)
+    later, more = features(2 * logits, probs)
+    assert torch.equal(later[0], torch.cat((2 * logits[0], more[0], more[0] - probs[0]))) and later[0, 8] > 0
     again, _ = features(logits + 1, probs)
     assert again[0, 8:].abs().max() < 1e-6 and features(torch.zeros(1, 3), None)[0].shape == (1, 12)
 
