@@ -223,6 +223,13 @@ def test_a_head_learns_the_text_or_the_targets_distribution_with_the_weights_of_
     assert made(source(text, first=5).batch([0]), NO_NOISE).item() == pytest.approx(float(total), rel=1e-5)
 
 
+def test_all_steps_of_a_head_are_learned_further() -> None:
+    head = head_of("mlp-speculator")  # of STEPS steps
+    made = lesson("mlp-speculator", head, target(), defaults("mlp-speculator"))
+    assert made.num_steps == STEPS != defaults("mlp-speculator").head.num_heads
+    assert lesson("redrafter", head_of("redrafter"), target(), defaults("redrafter")).num_steps == 5
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("method", ["medusa", "redrafter"])
 def test_the_order_of_the_draft_vocabulary_does_not_matter(method: str) -> None:
