@@ -48,7 +48,7 @@ DRAFTED = {
 # settings of the heads; those of the package are smaller
 SETTINGS: dict[str, tuple[str, ...]] = {
     "medusa": ("head.draft_vocab=1536", "head.num_heads=4"),
-    "hydra": ("head.draft_vocab=1536", "head.num_heads=3"),
+    "hydra": ("head.draft_vocab=1536", "head.num_heads=3", "head.num_layers=1"),
     "eagle3": ("head.draft_vocab=2048",),
 }
 # the first is to be accepted more than the second

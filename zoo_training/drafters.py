@@ -64,8 +64,11 @@ class Plan:
 DRAFTERS = {
     "eagle": Plan("eagle", ("steps=5000",)),
     "medusa": Plan("medusa", ("steps=4000", "head.draft_vocab=1024", "head.num_heads=3")),
-    "hydra": Plan("hydra", ("steps=2000", "head.draft_vocab=768", "head.num_heads=3", "head.prefix=false")),
-    "redrafter": Plan("redrafter", ("steps=2000", "head.draft_vocab=1024")),
+    "hydra": Plan(
+        "hydra",
+        ("steps=2000", "head.draft_vocab=768", "head.num_heads=3", "head.num_layers=1", "head.prefix=false"),
+    ),
+    "redrafter": Plan("redrafter", ("steps=2000", "head.draft_vocab=1024", "head.num_layers=1")),
     "mlp-speculator": Plan(
         "mlp-speculator", ("steps=2000", "head.inner_size=192", "head.tied=true", "head.num_heads=4")
     ),

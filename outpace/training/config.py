@@ -61,8 +61,9 @@ class Head:
     token_weight: float = 0.1  # of the loss of token probabilities beside it (eagle, hass)
     token_loss: str = "soft_cross_entropy"  # that loss: one of TOKEN_LOSSES (eagle, hass, eagle3)
     top_k: int = 10  # tokens of the top-k loss (hass)
-    num_heads: int = 5  # draft tokens that are learned (medusa, hydra, mlp-speculator, redrafter)
-    # decoder layers (eagle, hass), or blocks of each head (medusa, hydra, redrafter)
+    # draft tokens that are learned (medusa, redrafter), 4 of hydra and 3 of mlp-speculator by default
+    num_heads: int = 5
+    # decoder layers (eagle, hass), or blocks of each head: by default 1 (medusa), 2 (redrafter) or 4 (hydra)
     num_layers: int = 1
     prefix: bool = True  # a decoder layer over the text before the heads, as in Hydra++ (hydra)
     inner_size: int = 0  # width of the state (mlp-speculator); 0: twice the target's

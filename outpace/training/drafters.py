@@ -175,9 +175,8 @@ def lesson(
             return AdapterLesson(drafter, target_head, _num_parameters(target, drafter.num_early_layers))
         return FeatureHeadLesson(drafter, target_head, FEATURE_HEADS[method], config.head)
     if isinstance(drafter, PositionHead):
-        return PositionHeadLesson(
-            drafter, target_head, POSITION_HEADS[method], config.head, config.head.num_heads
-        )
+        num_steps = drafter.max_depth or config.head.num_heads  # all of a head with which the run begins
+        return PositionHeadLesson(drafter, target_head, POSITION_HEADS[method], config.head, num_steps)
     if isinstance(drafter, PredictorOf) and isinstance(drafter.predictor, DraftLengthPredictor):
         assert isinstance(drafter.draft, DraftHead)
         return DraftLengthLesson(

@@ -19,6 +19,12 @@ from outpace.training.lessons.draft_models import (
 )
 
 FEATURE_HEADS, POSITION_HEADS = feature_heads.OBJECTIVES, position_heads.OBJECTIVES
+# sizes of the papers' heads, where they are not those of `config.Head`; Hydra's are those of Hydra++
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "hydra": {"num_heads": 4, "num_layers": 4},
+    "mlp-speculator": {"num_heads": 3},
+    "redrafter": {"num_layers": 2},
+}
 DRAFT_MODELS: Mapping[str, Callable[..., DraftModelLesson]] = {
     "distillspec": DraftModelLesson,
     "adaspec": FilteredLesson,
@@ -54,7 +60,7 @@ def defaults(method: str) -> TrainConfig:
         raise ConfigError(f"{method} has no drafter to train: use {', '.join(METHODS)}")
     config = TrainConfig()
     if method in POSITION_HEADS:  # engines that read their layouts expect the whole vocabulary
-        return replace(config, head=replace(config.head, draft_vocab=0))
+        return replace(config, head=replace(config.head, draft_vocab=0, **SIZES.get(method, {})))
     if method == DraftDistributionPredictor.method:  # its few weights learn slowly at the rate of heads
         return replace(config, optimizer=replace(config.optimizer, rate=1e-2))
     if method in LENGTH_PREDICTORS:  # it learns what greedy decoding accepts

@@ -138,7 +138,8 @@ def train(
     reference = None
     if method == "adaspec":
         reference = draft_model(model, config, draft)
-        plain = replace(config, distillation=replace(config.distillation, on_policy=0.0))
+        distillation = replace(config.distillation, divergence="forward_kl", on_policy=0.0)
+        plain = replace(config, distillation=distillation)
         first = lesson("distillspec", reference, model.target, plain)
         trained(first, model.target, learned, test, plain, states, work / "reference")
     drafter = begun or untrained(method, model, config, learned)

@@ -44,9 +44,9 @@ def test_positions_after_the_first_mismatch_do_not_count() -> None:
     known = made._requests[0]
     assert known.tested.tolist() == [2, 2, 2] and known.rates().tolist() == [0.5, 0.0, 0.0]
     made.observe(verified(0, 3, [[False] * 4, [True] * 4, [True] * 4]))
-    tested = 2 * KEEP + 1
+    tested = 2 * 0.95 + 1  # earlier steps count less
     assert known.exits == [0, 1, 2]
-    assert known.rates().tolist() == pytest.approx([KEEP / tested, 1 / tested, 1 / tested])
+    assert known.rates().tolist() == pytest.approx([0.95 / tested, 1 / tested, 1 / tested])
 
 
 def test_exit_and_length_have_the_most_tokens_per_layer() -> None:

@@ -174,6 +174,27 @@ def test_a_request_begins_with_equal_weights_and_rows_do_not_share_theirs() -> N
     assert [list(hedge.weights(slot)) for slot in (0, 1)] == [[0.5, 0.5], [0.0, 1.0]]
 
 
+def test_losses_are_weighed_with_the_weights_of_the_step_that_drafted() -> None:
+    """They are known later, when the weights are others."""
+    random, positions = Random(4), list[list[float]]()
+
+    def compare(step: Step) -> Mapping[int, Sequence[Sequence[float]]]:
+        return {0: positions[-2:]}
+
+    hedge, experts, weights = Hedge(3, DEPTH, compare), NormalHedge(3), list[Sequence[float]]()
+    for turn in range(12):
+        ctx = context(turn)
+        hedge.plan(ctx)
+        weights += [list(hedge.weights(0))] * 2
+        positions += [[random.random() for _ in range(3)] for _ in range(2)]
+        hedge.observe(step(ctx, 2))
+    for first in range(len(positions) - DEPTH + 1):
+        following = zip(*positions[first : first + DEPTH], strict=True)
+        experts.update(weights[first], [1 - expected_tokens(rates) / (DEPTH + 1) for rates in following])
+    assert len({tuple(each) for each in weights}) > 4
+    assert hedge.weights(0) == pytest.approx(experts.weights())
+
+
 def test_a_depth_of_0_is_refused() -> None:
     with pytest.raises(ValueError, match="use 1 or more"):
         Hedge(2, 0, lambda step: {})

@@ -93,6 +93,15 @@ def test_a_flat_distribution_gives_a_wide_tree_and_a_peaked_one_a_deep_tree() ->
     assert depths["flat"] < 3 < depths["peaked"]
 
 
+def test_of_equally_probable_paths_the_shorter_stays() -> None:
+    """Else a token of probability 1 could stay without the one before it."""
+    model = TableTarget(4, seed=5)
+    model.logits = torch.full_like(model.logits, -1e4)
+    model.logits[:, 1] = 0.0
+    _, tree, _ = drafted(model, (5, 5), width=2, num_nodes=3)
+    assert [paths_of(tree, row) for row in range(2)] == [[(1,), (1, 1), (1, 1, 1)]] * 2
+
+
 def test_tokens_that_the_request_excludes_are_not_drafted() -> None:
     model = TableTarget(4, seed=5)
     sampling = SamplingParams(1.0, max_tokens=20, bad_words=((0,), (2,)))

@@ -150,6 +150,16 @@ def test_what_is_counted_is_what_runs(tiny) -> None:
     assert shares == sorted(shares, reverse=True) and shares[0] > shares[-1]
 
 
+def test_the_lm_head_runs_only_for_tokens_whose_states_hardly_changed(tiny) -> None:
+    model, counts = tiny("llama").float(), []
+    usual = savings_of(model)
+    for drift in (1e-9, usual.drift, 1e9):
+        target, _ = made(model, Savings(1, drift=drift, entropy=1e-9))  # nothing halts
+        logits_of(target, TEXTS[0])
+        counts.append(target.work.head_tokens)
+    assert counts[0] == 0 < counts[1] < counts[2] == target.work.tokens  # after the first of two layers
+
+
 def test_keys_and_values_of_halted_tokens_cost_no_layer(tiny) -> None:
     target, _ = made(tiny("llama").float(), Savings(1, drift=ALWAYS, entropy=ALWAYS, skip_kv=False))
     logits_of(target, TEXTS[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -39,12 +40,13 @@ from outpace.training.lessons.draft_models import (
     SequenceLesson,
     largest_gaps,
     logits_of,
+    offline_lesson,
 )
 from outpace.training.lessons.early_exits import EarlyExitLesson
 from outpace.training.lessons.feature_heads import FeatureHeadLesson
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import NUM_RANKS, PositionHeadLesson
-from outpace.training.losses import forward_kl
+from outpace.training.losses import forward_kl, total_variation_plus
 from outpace.training.methods import POSITION_HEADS, defaults
 from outpace.training.texts import Example
 from outpace.training.trainer import Trainer
@@ -194,18 +196,39 @@ def test_an_adapter_learns_the_targets_distribution_from_the_layer_before_it() -
 
 
 @torch.no_grad()
-def test_medusa_learns_the_text_with_falling_weights() -> None:
-    head, text = head_of("medusa"), greedy_text(3, 1)
-    hidden = target().model.base_model(torch.tensor([text]), use_cache=False).last_hidden_state[0]
-    expected = torch.zeros((), dtype=torch.float64)
-    for step in range(STEPS):
+@pytest.mark.parametrize("method", POSITION_HEADS)
+def test_a_head_learns_the_text_or_the_targets_distribution_with_the_weights_of_its_paper(
+    method: str,
+) -> None:
+    config, text = changed(CONFIG, ["head.prefix=false"]), greedy_text(3, 1)
+    # what the target samples, not its most probable token, so that both labels differ
+    text = (*text[:9], (text[9] + 1) % VOCAB, *text[10:])
+    head = head_of(method, config)
+    found = target().model(torch.tensor([text]), output_hidden_states=True, use_cache=False)
+    hidden, true = found.hidden_states[-1][0], found.logits[0].softmax(-1)
+    losses: list[list[Tensor]] = [[] for _ in range(STEPS)]
+    for t in range(LENGTH - 2):
+        states = head.begin(hidden[t : t + 1])
         # at token t the head has the root t + 1, and its draft token of this step is t + 2 + step
-        begins = range(max(0, 5 - 2 - step), LENGTH - 2 - step)
-        logits = torch.cat([head(step, hidden[t : t + 1], torch.tensor([0]))[0] for t in begins])
-        labels = torch.tensor([text[t + 2 + step] for t in begins])
-        expected = expected + 0.8 ** (step + 1) * functional.cross_entropy(logits, labels)
-    made = lesson("medusa", head, target(), CONFIG)
-    assert made(source(text, first=5).batch([0]), NO_NOISE).item() == pytest.approx(expected.item())
+        for step in range(min(STEPS, LENGTH - 2 - t)):
+            logits, states = head(step, states, torch.tensor([text[t + 1 + step]]))
+            label = t + 2 + step
+            expected = (
+                true[label - 1] if method == "hydra" else functional.one_hot(torch.tensor(text[label]), VOCAB)
+            )
+            if label >= 5:
+                losses[step].append(-(expected * logits[0].log_softmax(-1)).sum())
+    weights = [0.8 ** (step + 1) if method == "medusa" else 1.0 for step in range(STEPS)]
+    total = sum(weight * torch.stack(each).mean() for weight, each in zip(weights, losses, strict=True))
+    made = lesson(method, head, target(), config)
+    assert made(source(text, first=5).batch([0]), NO_NOISE).item() == pytest.approx(float(total), rel=1e-5)
+
+
+def test_all_steps_of_a_head_are_learned_further() -> None:
+    head = head_of("mlp-speculator")  # of STEPS steps
+    made = lesson("mlp-speculator", head, target(), defaults("mlp-speculator"))
+    assert made.num_steps == STEPS != defaults("mlp-speculator").head.num_heads
+    assert lesson("redrafter", head_of("redrafter"), target(), defaults("redrafter")).num_steps == 5
 
 
 @torch.no_grad()
@@ -317,7 +340,9 @@ def test_heads_learn_the_token_loss_that_is_asked_for(draft_vocab: int) -> None:
     for name in TOKEN_LOSSES:
         changes = [f"head.token_loss={name}", "head.unroll=1", f"head.draft_vocab={draft_vocab}"]
         config = changed(CONFIG, changes)
-        head = untrained("eagle3", Model("target", target()), config, [Example(text, 5)])
+        # every other token of the text, so that some of the target's most probable tokens are not drafted
+        frequent = Example(tuple(sorted(set(text)))[::2] * 2, 0)
+        head = untrained("eagle3", Model("target", target()), config, [frequent])
         assert isinstance(head, Eagle3Head)
         made = lesson("eagle3", head, target(), config)
         assert isinstance(made, FeatureHeadLesson)
@@ -328,7 +353,7 @@ def test_heads_learn_the_token_loss_that_is_asked_for(draft_vocab: int) -> None:
         ids = torch.arange(VOCAB) if head.draft_ids is None else head.draft_ids
         p, q = made.target_logits(batch, 0).softmax(-1), logits.softmax(-1)
         learned = made.learned(batch, 0) & torch.isin(p.argmax(-1), ids)
-        assert 2 < learned.sum()
+        assert 2 < learned.sum() and (learned.sum() < made.learned(batch, 0).sum()) == (draft_vocab < VOCAB)
         p, q = p[learned][:, ids], q[learned]
         given = p / p.sum(-1, keepdim=True)
         accepted = torch.minimum(p, q).sum(-1)
@@ -392,18 +417,57 @@ def test_adaspec_keeps_the_largest_gaps_to_its_reference() -> None:
     assert ideal(batch, NO_NOISE) > plain
 
 
-def test_direct_alignment_mixes_in_the_text_of_the_prompts() -> None:
+@torch.no_grad()
+def test_adaspec_compares_with_its_reference_at_the_temperature_of_the_distributions() -> None:
     texts = source(greedy_text(3, 1), first=5)
-    batch = texts.batch([0])
+    own, true = (each / 2 for each in pair(texts))
+    reference = smaller(target().model, TrainConfig()).double()
+    other = reference(torch.tensor([texts.examples[0].tokens])).logits[0, 4:-1] / 2
+    losses, theirs = (
+        (true.softmax(-1) * (true.log_softmax(-1) - q.log_softmax(-1))).sum(-1) for q in (own, other)
+    )
+    made = FilteredLesson(draft().model, reference, target().head, Distillation(keep=0.3, temperature=2.0))
+    kept = (losses - theirs).topk(round(0.3 * len(losses))).indices
+    assert set(kept.tolist()) != set(losses.topk(len(kept)).indices.tolist())
+    assert made(texts.batch([0]), NO_NOISE).item() == pytest.approx(losses[kept].mean().item(), rel=1e-5)
+
+
+def test_direct_alignment_mixes_in_the_text_of_the_prompts() -> None:
+    # the second text is padded
+    texts = source(greedy_text(3, 1), greedy_text(2)[:9], first=5)
+    batch = texts.batch([0, 1])
     made = [
         AlignmentLesson(draft().model, target().head, Distillation(text_weight=weight))(batch, NO_NOISE)
         for weight in (0.0, 0.25, 1.0)
     ]
-    logits = logits_of(draft().model, batch)[0]
-    labels = batch.tokens[0]
-    text = functional.cross_entropy(logits[:4], labels[1:5])
+    logits = logits_of(draft().model, batch)
+    text = functional.cross_entropy(logits[:, :4].flatten(0, 1), batch.tokens[:, 1:5].flatten())
     assert made[2].item() == pytest.approx(text.item(), rel=1e-5)
     assert made[1].item() == pytest.approx((0.75 * made[0] + 0.25 * text).item(), rel=1e-5)
+    own, true = (
+        torch.cat(each) for each in zip(pair(texts), pair(source(greedy_text(2)[:9], first=5)), strict=True)
+    )
+    mask = torch.ones(len(own), dtype=torch.bool)
+    assert made[0].item() == pytest.approx(total_variation_plus(own, true, mask).item(), rel=1e-5)
+
+
+def test_only_distillspec_learns_answers_of_the_draft_and_a_divergence_that_is_chosen() -> None:
+    texts = source(greedy_text(3, 1), first=5)
+    batch, rest = texts.batch([0]), (draft().model, target().head)
+    settings = Distillation(on_policy=1.0, divergence="reverse_kl", keep=1.0)
+    lessons = {
+        "domain, logits": offline_lesson(*rest, settings),
+        "domain, text": offline_lesson(*rest, replace(settings, access="text")),
+        "fastdraft": SequenceLesson(*rest, settings),
+        "direct-alignment": AlignmentLesson(*rest, settings),
+        "adaspec": FilteredLesson(draft().model, target().model, target().head, settings),
+    }
+    for name, made in lessons.items():
+        assert all(torch.equal(made.batch(texts, [0], seed).tokens, batch.tokens) for seed in range(4)), name
+    own, true = pair(texts)
+    expected = forward_kl(own, true, torch.ones(len(own), dtype=torch.bool)).item()
+    for name in ("domain, logits", "adaspec"):
+        assert lessons[name](batch, NO_NOISE).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_fastdraft_learns_the_answers_and_makes_a_smaller_model() -> None:

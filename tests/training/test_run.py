@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import GenerationConfig
 
 import outpace
+from outpace import recipes
 from outpace.api.model import Model
 from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.adapter import EXIT_LAYER
@@ -32,7 +33,9 @@ from outpace.training.methods import (
     GROWING,
     LENGTH_PREDICTORS,
     METHODS,
+    POSITION_HEADS,
     PREDICTORS,
+    defaults,
 )
 from outpace.training.run import train
 from outpace.training.texts import DataError, Example, read_prompts, split_texts
@@ -128,6 +131,18 @@ def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
     assert len(list((part / "work" / "checkpoints").glob("step-*"))) == 2  # the newest ones
     facts = json.loads((part / "training.json").read_text())
     assert facts["target"] == target_fingerprint(model.target) and facts["texts"] == whole.num_texts > 0
+
+
+def test_the_reference_of_adaspec_learns_forward_kl(model, tiny, data, tmp_path) -> None:
+    """As adaspec does, whatever the divergence of distillspec."""
+    weights = []
+    for divergence in ("forward_kl", "reverse_kl"):
+        changes = [*QUICK, f"distillation.divergence={divergence}"]
+        given = {"target": model, "data": data, "draft": tiny.draft, "changes": changes}
+        weights.append(
+            load_file(train("adaspec", output=tmp_path / divergence, **given).folder / "model.safetensors")
+        )
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_a_run_that_is_stopped_while_the_target_answers_goes_on(model, data, tmp_path, monkeypatch) -> None:
@@ -268,7 +283,7 @@ def test_a_head_that_drafts_few_tokens_is_trained_and_used(model, data, tmp_path
     for method in ("medusa", "hydra", "redrafter"):
         folder = train(method, target=model, data=data, output=tmp_path / method, changes=changes).folder
         accuracies = json.loads((folder / "config.json").read_text())["rank_accuracies"]
-        assert [len(each) for each in accuracies] == [3] * 5
+        assert [len(each) for each in accuracies] == [3] * defaults(method).head.num_heads
         plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
         found = outpace.generate(model, "def add(a, b):", method=method, head=str(folder), max_tokens=12)
         assert found[0].tokens == plain[0].tokens and found[0].statistics.num_draft_tokens
@@ -522,6 +537,18 @@ def test_settings_are_changed_by_dotted_names() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             changed(TrainConfig(), [change])
+
+
+def test_heads_have_the_sizes_of_the_papers_and_as_many_steps_as_their_methods_draft() -> None:
+    sizes = {method: defaults(method).head for method in POSITION_HEADS}
+    assert {method: (head.num_heads, head.num_layers) for method, head in sizes.items()} == {
+        "medusa": (5, 1),
+        "hydra": (4, 4),  # Hydra++
+        "mlp-speculator": (3, 1),
+        "redrafter": (5, 2),
+    }
+    for method, head in sizes.items():
+        assert recipes.get(method).options["depth"].default == head.num_heads
 
 
 def test_the_draft_vocabulary_has_the_most_frequent_tokens_of_the_answers() -> None:

@@ -137,6 +137,73 @@ def test_with_one_step_and_without_top_k_hass_learns_what_eagle_learns(monkeypat
     assert torch.equal(found["eagle"], found["hass"]) and found["eagle"] > 0
 
 
+def hand_computed(method: str, head: DraftHead, text: list[int], first: int, settings: Head) -> float:
+    """The loss of a head on one text, column by column, from the target's own forward over the text."""
+    batch = source(text, first=first).batch([0])
+    with torch.no_grad():
+        logits = target().model(torch.tensor([text]), use_cache=False).logits[0]
+        taps = torch.cat([batch.hidden[layer] for layer in head.taps], -1)
+        features, total = head.fuse(taps)[:, :-1], 0.0
+        columns = torch.ones(features.shape[:2], dtype=torch.bool)
+        steps = settings.unroll if method != "eagle" else 1
+        for each in unrolled(head, torch.tensor([text]), features, columns, steps):
+            losses: list[float] = []
+            for column in range(LENGTH - 1):
+                label = column + 2 + each.step
+                if not first <= label < LENGTH:
+                    continue
+                p = logits[label - 1].softmax(-1)
+                log_q = head.lm_head(head.norm(each.states[column])).log_softmax(-1)
+                loss = -float((p * log_q).sum())
+                if method != "eagle3":
+                    apart = (each.features[column] - batch.hidden[-1][0, label - 1]).abs()
+                    distance = torch.where(apart < 1, apart**2 / 2, apart - 0.5).mean()
+                    loss = float(distance) + 0.1 * loss
+                if method == "hass":
+                    best = p.argsort(descending=True)[: settings.top_k]
+                    loss -= float((p[best] * log_q[best]).sum())
+                losses.append(loss)
+            total += (0.8**each.step if method == "eagle3" else 1) * sum(losses) / len(losses)
+    return total
+
+
+@pytest.mark.parametrize("method", OBJECTIVES)
+def test_a_loss_is_the_papers_sum_over_steps(method: str) -> None:
+    """EAGLE: distance of features plus a tenth of the cross entropy; HASS: also the top-k loss, at every
+    step; EAGLE-3: cross entropy, each further step with 0.8 of the weight of the one before."""
+    settings, head = Head(noise=0.0, top_k=3), head_of("eagle3" if method == "eagle3" else "eagle")
+    text = greedy_text([1, 2])
+    found = FeatureHeadLesson(head, target().head, OBJECTIVES[method], settings)(
+        source(text, first=5).batch([0]), torch.Generator()
+    )
+    assert found.item() == pytest.approx(hand_computed(method, head, text, 5, settings), rel=1e-5)
+
+
+def test_what_each_method_does_with_features(monkeypatch) -> None:
+    """HASS cuts the gradient through its own outputs, EAGLE-3 does not; EAGLE and HASS add uniform noise of
+    width 0.2 * 512 / length to the target's features, EAGLE-3 none."""
+    given: dict[str, tuple[Tensor, int, bool]] = {}
+
+    def recorded(head, tokens, features, columns, steps, *, detached):
+        given[method] = features, steps, detached
+        return unrolled(head, tokens, features, columns, steps, detached=detached)
+
+    monkeypatch.setattr("outpace.training.lessons.feature_heads.unrolled", recorded)
+    batch, width = source(greedy_text([1, 2])).batch([0]), 0.2 * 512 / LENGTH
+    for method, objective in OBJECTIVES.items():
+        head = head_of("eagle3" if method == "eagle3" else "eagle")
+        FeatureHeadLesson(head, target().head, objective, Head())(batch, torch.Generator().manual_seed(1))
+        taps = torch.cat([batch.hidden[layer] for layer in head.taps], -1)
+        difference = (given[method][0] - head.fuse(taps)[:, :-1]).abs().max().item()
+        expected = 0 if method == "eagle3" else width / 2
+        assert difference == pytest.approx(expected, rel=0.05) and difference <= expected
+    assert {name: rest for name, (_, *rest) in given.items()} == {
+        "eagle": [1, False],
+        "hass": [3, True],
+        "eagle3": [3, False],
+    }
+
+
 def test_gradients_reach_earlier_outputs_only_where_the_method_says(monkeypatch) -> None:
     head = head_of("eagle")
     tokens = torch.tensor([greedy_text([1, 2])])

@@ -16,12 +16,13 @@ model is not changed, and what was learned lasts as long as these parts: one cal
 all its prompts, or a server. Weights change between steps only, where no draft is pending, so that every
 draft is drawn from the distributions that it claims.
 
-With `stop_threshold` a head on the draft model's hidden states predicts whether each drafted token
-will be accepted, learns from what the target accepts (`drafters/model/acceptance_head.py`), and drafting ends
-behind the token with which the probability that any drafted token is rejected exceeds the threshold. That
-token stays. Where it could have begun a pair, ending the draft also decides that it is not merged: the
-prediction is made for all tokens that could begin a pair there, and those that would end the draft are
-counted with the probability of their pairs.
+With `stop_threshold` a head on the draft model's hidden states predicts whether each drafted token will be
+accepted, learns from what the target accepts (`drafters/model/acceptance_head.py`), and drafting ends behind
+the token with which the probability that any drafted token is rejected exceeds the threshold. The head is one
+linear layer and learns whether each token was accepted, with one weight for all; the paper's learns
+min(1, p/q) with a weighted loss. The token with which a draft ends stays. Where it could have begun a pair,
+ending the draft also decides that it is not merged: the prediction is made for all tokens that could begin a
+pair there, and those that would end the draft are counted with the probability of their pairs.
 
 Letters: n nodes of the draft model's tree, K tokens of the draft model, V of the target, A shared tokens.
 """

@@ -232,6 +232,30 @@ def test_the_formula_of_eagle3_from_the_stored_tensors(
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_formula_of_eagle_from_the_stored_tensors(
+    bias: bool, eagle: Any, target: HFTarget, tmp_path: Path
+) -> None:
+    """The embedding stands before the hidden state; there is no norm before attention and none at the end.
+    As above, attention returns the values."""
+    save_head(eagle(bias=bias), tmp_path, target)
+    stored = load_file(tmp_path / "model.safetensors")
+    weight = {name.removesuffix(".weight").removeprefix("layers.0."): each for name, each in stored.items()}
+    hidden, token = torch.randn(32, generator=torch.Generator().manual_seed(0)), 17
+    states = weight["fc"] @ torch.cat((weight["embed_tokens"][token], hidden)) + weight.get("fc.bias", 0)
+    values = (weight["self_attn.v_proj"] @ states).view(2, 8).repeat_interleave(2, 0).flatten()
+    states = states + weight["self_attn.o_proj"] @ values
+    between = norm(states, weight["post_attention_layernorm"])
+    gate = torch.nn.functional.silu(weight["mlp.gate_proj"] @ between)
+    states = states + weight["mlp.down_proj"] @ (gate * (weight["mlp.up_proj"] @ between))
+
+    head = load_head("eagle", tmp_path, target)
+    with torch.no_grad():
+        wanted = target.head(states)
+        found = head(torch.tensor([[token]]), torch.tensor([[0]]), features=hidden[None, None]).logits[0, 0]
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+
+
 # Trap: the numbers of layers
 
 

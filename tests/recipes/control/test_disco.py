@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,8 @@ from outpace.proof.suite import CAUGHT, mistakes
 from outpace.recipes.control.disco import disco
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
+from tests.controllers.test_bandits import context
+from tests.controllers.test_bandits import step as step_of
 
 TARGET, DRAFT = TableTarget(3, seed=1), TableTarget(3, seed=2, order=2)
 MODELS = peaked_tables()  # most texts have one possible next token, so that long ones are enumerated
@@ -115,6 +118,20 @@ def test_the_threshold_follows_from_verified_tokens() -> None:
                 *zip(*expected, strict=True)
             )
     assert len(expected) > 50 and controller.thresholds[True].value == 0.3  # no greedy row was seen
+
+
+def test_tokens_after_the_first_rejected_one_are_not_learned() -> None:
+    controller, ctx, learned = LearnedConfidence(5, 0.3), context(1), []
+    stop = controller.plan(ctx).stop
+    assert stop is not None
+    stop(Frontier([0], [[0.9]], torch.zeros(1, 3)))
+    for threshold in controller.thresholds.values():
+        threshold.learn = learned.extend
+    made = step_of(ctx, [4], [1])  # of four draft tokens the first is accepted
+    tree = replace(made.draft.tree, confidence=torch.tensor([1.0, 0.9, 0.5, 0.25, 0.75]).log())
+    controller.observe(replace(made, draft=replace(made.draft, tree=tree)))
+    assert [accepted for _, accepted in learned] == [True, False]
+    assert [prob for prob, _ in learned] == pytest.approx([0.9, 0.5])
 
 
 class Watched(LearnedConfidence):

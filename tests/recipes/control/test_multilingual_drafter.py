@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -29,6 +31,7 @@ from outpace.recipes.base.speculative_sampling import speculative_sampling
 from outpace.recipes.control.multilingual_drafter import multilingual_drafter
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.zoo import path
+from tests.controllers.test_bandits import context
 from tests.recipes.counting_model import counting
 
 VOCAB, HALF = 60, 30
@@ -153,6 +156,16 @@ def test_a_request_keeps_its_draft_model_when_its_text_changes(monkeypatch) -> N
     lengths = [len(step.generated[0]) for step in run([[20, 21, 22, 23]], 40)]
     assert lengths[0] == 5 and lengths[4:20] == [1] * 16
     assert len(reads) == len(lengths) - (lengths[-1] == 1) and len(set(reads)) == 1
+
+
+def test_a_request_that_goes_on_is_routed_by_its_prompt_alone() -> None:
+    """After it was preempted its text also has generated tokens."""
+    profiles = [
+        SimpleNamespace(least=0.5, likelihood=lambda text: sum(token < 30 for token in text) / len(text)),
+        SimpleNamespace(least=0.5, likelihood=lambda text: sum(token >= 30 for token in text) / len(text)),
+    ]
+    ctx = replace(context(1), tokens=(torch.tensor([2, 3, *[40] * 9]),), committed=(11,), prompt_lengths=(2,))
+    assert PromptRouter(cast(Any, profiles), 4).plan(ctx).drafter == (1,)
 
 
 def test_without_specialists_it_is_speculative_sampling() -> None:

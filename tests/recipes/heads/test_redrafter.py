@@ -84,7 +84,9 @@ def beam_search(
     return [path for _, path in beams]
 
 
-@pytest.mark.parametrize(("depth", "width", "top_k"), [(4, 6, 5), (3, 9, VOCAB), (2, 1, VOCAB)])
+@pytest.mark.parametrize(
+    ("depth", "width", "top_k"), [(4, 6, 5), (3, 9, VOCAB), (2, 1, VOCAB), (5, 2, VOCAB)]
+)
 def test_the_tree_is_a_beam_search_with_shared_beginnings(depth: int, width: int, top_k: int) -> None:
     head = untrained_redrafter(small(), seed=2)
     parts = redrafter.build(small(), head=opened(head), depth=depth, width=width, top_k=top_k)

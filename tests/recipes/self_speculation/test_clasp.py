@@ -119,6 +119,13 @@ def test_layers_are_chosen_at_the_last_accepted_token_after_every_interval() -> 
     assert choice.of(0) is None
 
 
+def test_half_of_the_layers_is_skipped_by_default() -> None:
+    made = clasp.build(TableTarget(3, seed=1))
+    session = Session(made, [torch.tensor([0, 1])], [SamplingParams(max_tokens=6)], LazyTargetProbs)
+    found = {chooser(made.drafter).of(0) for step in session.steps() if step.generated[0]} - {None}
+    assert found and all(each is not None and len(each.layers) == 2 for each in found)
+
+
 def test_an_interval_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="interval is 0: choose layers after every step"):
         clasp.build(TABLE, interval=0)

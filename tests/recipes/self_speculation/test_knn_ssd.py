@@ -14,19 +14,24 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import outpace
 from outpace.api.prompts import encode
+from outpace.controllers.confidence import Confidence
+from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.skip_set import SkipSet
 from outpace.decode import Session
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.self_draft import SelfDraft
 from outpace.drafters.model.skip_set_routes import alternate_layers, prompt_states
 from outpace.indexes import store
 from outpace.indexes.skip_set_anchors import SkipSetAnchors
 from outpace.models.hf.target import HFTarget
-from outpace.models.slim.make import cost_without
+from outpace.models.slim.make import cost_without, without
 from outpace.models.table import TableTarget
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.self_speculation.knn_ssd import knn_ssd
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.skip_sets import anchored, best_set, speed
+from outpace.verifiers.match import Match
 from zoo_training import prompts, tasks
 from zoo_training.corpus import read_corpus
 
@@ -93,6 +98,19 @@ def test_the_set_is_that_of_the_whole_prompt_however_it_is_read(target, anchors:
             assert sets[0] == (alternate_layers(LAYERS) if expected is None else SETS[expected])
 
 
+def test_the_state_of_a_prompt_is_the_mean_over_its_tokens_however_it_is_read(target, anchors: str) -> None:
+    prompt = DOMAINS[0][15]
+    with torch.no_grad():
+        states = target.model.base_model(prompt[None], use_cache=False).last_hidden_state[0]
+    np.testing.assert_allclose(prompt_states(target, [prompt])[0], states.mean(0).numpy(), atol=1e-5)
+    for part in (3, 512):
+        parts, found = knn_ssd.build(target, anchors=anchors), []
+        index = parts.drafter._drafter._skip_sets._anchors
+        index.domain = lambda state, found=found: found.append(state)
+        run(parts, [prompt], prompt_tokens=part)
+        np.testing.assert_allclose(found, [states.mean(0).numpy()], atol=1e-5)
+
+
 def test_a_strange_prompt_has_every_second_layer_skipped(target, anchors: str) -> None:
     index = store.load(SkipSetAnchors, anchors)
     index.reach[:] = 0
@@ -117,6 +135,14 @@ def test_speed_is_tokens_by_weights_that_are_read(target) -> None:
     assert cost_without(target, SkipSet(mlp=frozenset({1}))) == pytest.approx((whole - mlp) / whole)
     assert speed(target, SkipSet.of_layers(range(LAYERS)), DOMAINS[0][:1]) == 0
     assert speed(target, SkipSet(), DOMAINS[0][:1]) == 1
+    # 32 tokens, by the forwards of the target and those of the draft, which cost less
+    skip_set = SkipSet.of_layers([1, 3])
+    drafter = SelfDraft(DraftModel(without(target, skip_set), sampled=False))
+    parts = Parts(target, drafter, Match(), Confidence(12, 0.8))
+    session = Session(parts, DOMAINS[0][:1], [SamplingParams(max_tokens=32)], LazyTargetProbs)
+    steps = list(session.steps())
+    seconds = len(steps) + cost_without(target, skip_set) * sum(step.draft.forwards for step in steps)
+    assert speed(target, skip_set, DOMAINS[0][:1]) == pytest.approx(32 / seconds)
 
 
 def test_anchors_of_table_models() -> None:

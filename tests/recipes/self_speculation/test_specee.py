@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -146,6 +147,40 @@ def test_rows_of_a_model_that_reads_them_one_by_one(role) -> None:
     assert texts(parts, prompts, sampling) == texts(autoregressive.build(target), prompts, sampling)
 
 
+def rule(**changes) -> ExitRule:
+    """A rule whose head's logits are the states themselves, and whose predictor returns what it is given."""
+    parts = {
+        "predictor": SimpleNamespace(probability=lambda given, layer: given),
+        "head": lambda states: states,
+    }
+    return ExitRule(**{**parts, "threshold": 0.5, "layers": frozenset({3}), **changes})
+
+
+def test_a_token_leaves_if_the_best_token_of_the_vocabulary_is_a_candidate() -> None:
+    states = torch.tensor([[0.0, 5.0, 1.0, 2.0]]).expand(2, -1)
+    assert rule().confirmed(states, torch.tensor([[3, 1], [2, 3]])).tolist() == [True, False]
+    assert rule().passes(torch.tensor([0.4, 0.5, 0.6]), 1).tolist() == [False, False, True]
+
+
+def test_layers_of_the_predictor_and_two_around_each_recent_exit_are_checked() -> None:
+    layers = range(1, 16)
+    assert [each for each in layers if rule().is_checked(each, ())] == [3]
+    assert [each for each in layers if rule().is_checked(each, (6, 12))] == [
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        10,
+        11,
+        12,
+        13,
+        14,
+    ]
+    assert all(rule(layers=None).is_checked(each, ()) for each in layers)
+
+
 def test_scheduled_layers_are_fewer(deep) -> None:
     _, every = greedy(built(deep, scheduled=False))
     _, scheduled = greedy(built(deep))
@@ -186,6 +221,8 @@ def test_features() -> None:
     logits = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     given, probs = features(logits, None)
     assert torch.equal(given[0, 8:], given[0, 4:8]) and probs.sum() == pytest.approx(1)
+    later, more = features(2 * logits, probs)
+    assert torch.equal(later[0], torch.cat((2 * logits[0], more[0], more[0] - probs[0]))) and later[0, 8] > 0
     again, _ = features(logits + 1, probs)
     assert again[0, 8:].abs().max() < 1e-6 and features(torch.zeros(1, 3), None)[0].shape == (1, 12)
 

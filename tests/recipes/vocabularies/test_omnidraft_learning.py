@@ -23,7 +23,7 @@ from outpace.decode import Session
 from outpace.drafters.lookup.prediction import PredictionDrafter
 from outpace.drafters.model.acceptance_head import INTERVAL, AcceptanceHead
 from outpace.drafters.model.online_adam import OnlineAdam
-from outpace.drafters.model.online_distillation import PAIR_WEIGHT, OnlineDistillation
+from outpace.drafters.model.online_distillation import OnlineDistillation
 from outpace.models.hf.low_rank import LowRankAdapter
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
@@ -346,7 +346,7 @@ def test_a_text_learns_the_hybrid_loss() -> None:
     for index, token in enumerate(text):
         ids = draft.translated(token)
         if index >= 2 and len(ids) == 2:  # "ab"
-            total -= PAIR_WEIGHT * float(q_all[at - 1, ids[0]] + q_all[at, ids[1]])
+            total -= 0.2 * float(q_all[at - 1, ids[0]] + q_all[at, ids[1]])
             num_pairs += 1
         elif index >= 2:
             p = torch.zeros(4, dtype=torch.float64)
@@ -512,6 +512,22 @@ def test_the_head_ends_drafts_that_would_be_rejected() -> None:
     drafted, accepted = decode(plain, [3, 4])
     fewer, kept = decode(stopping, [3, 4])
     assert fewer < 0.7 * drafted and kept / fewer > 1.3 * accepted / drafted
+
+
+@pytest.mark.parametrize("pair_starts", [0, 4])
+def test_a_draft_ends_by_the_probability_that_any_of_its_tokens_is_rejected(pair_starts: int) -> None:
+    """Of tokens that are accepted with probability 0.8 each, 0.8 ** 4 is the first product below a half."""
+    parts, lengths = learning_parts(depth=9, stop_threshold=0.5, pair_starts=pair_starts, online=False), []
+    stop = drafter_of(parts).stop
+    assert stop is not None
+    stop.head.accepted = lambda hidden: [0.8] * len(hidden)
+
+    def count(step: Step) -> None:
+        if step.draft.forwards and step.ctx.max_draft_depth[0] > 9:
+            lengths.append(len(step.draft.tree) - 1)
+
+    texts(parts, [(0, 1)], requests(1, 3), observe=count)
+    assert lengths and set(lengths) == {4}
 
 
 def test_drafts_of_others_are_not_learned() -> None:
