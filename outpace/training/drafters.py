@@ -41,6 +41,7 @@ from outpace.models.predictors.predictor import AcceptancePredictor, Pair, Predi
 from outpace.models.slim.exits import CONFIG as EXITS
 from outpace.models.slim.exits import check_exits, default_exits
 from outpace.models.slim.make import num_layers
+from outpace.models.slim.partial_forward import PartialForward
 from outpace.training.config import ConfigError, TrainConfig
 from outpace.training.lessons.acceptance import DraftDistributionLesson, HiddenStateLesson
 from outpace.training.lessons.adapters import AdapterLesson
@@ -115,6 +116,7 @@ def untrained(
         assert start is not None
         return _length_predictor(_head_in(start, "eagle", target), target, config)
     if method in EXIT_PREDICTORS:
+        PartialForward(target.forward, target.model)  # refuses models that no token can leave early
         assert start is not None
         head = _head_in(resolve(start), "eagle", target)
         assert isinstance(head, DraftHead)

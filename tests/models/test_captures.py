@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from outpace.core.contracts import Prompt, Want
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.hf.target import HFTarget
+from outpace.proof.decode_all import texts as texts_of
+from outpace.recipes.base.autoregressive import autoregressive
+from outpace.recipes.self_speculation.layerskip import layerskip
 
 EXACT = 1e-9
 SLOTS = (2, 0)
@@ -75,3 +80,18 @@ def test_the_head_multiplies_nothing_while_a_prompt_is_read(tiny):
     target.prefill([Prompt(torch.tensor([5, 6, 7, 8]))], (0,), cache, Want(hidden=frozenset({-1})))
     target.score(TokenTree.roots(torch.tensor([8])), (0,), cache, gap=[torch.tensor([8, 9])])
     assert rows == [0, 1]
+
+
+def test_layers_of_a_multimodal_model_are_those_that_generate_text() -> None:
+    """The vision model comes first and has more layers."""
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    vision = CLIPVisionConfig(**sizes, num_hidden_layers=5, image_size=16, patch_size=8)
+    text = LlamaConfig(**sizes, vocab_size=40, num_hidden_layers=3, num_key_value_heads=2)
+    torch.manual_seed(0)
+    target = HFTarget(
+        LlavaForConditionalGeneration(LlavaConfig(vision_config=vision, text_config=text)).eval()
+    )
+    assert target.num_layers == 3
+    prompt, sampling = [[5, 9, 31, 7]], [SamplingParams(0.0, max_tokens=6)]
+    plain = texts_of(autoregressive.build(target), prompt, sampling)
+    assert texts_of(layerskip.build(target, exit_layer=2, depth=3), prompt, sampling) == plain

@@ -494,6 +494,12 @@ def test_fastdraft_makes_a_smaller_model_of_other_architectures_or_names_the_fix
         smaller(build("gemma3n_text"), config)
 
 
+def test_specee_is_not_trained_for_a_target_that_no_token_can_leave() -> None:
+    falcon = Model("falcon", HFTarget(build("falcon")))
+    with pytest.raises(ValueError, match="attention code of its own, which cannot leave out tokens: choose"):
+        untrained("specee", falcon, defaults("specee"), [], start="head")
+
+
 @pytest.mark.parametrize("method", POSITION_HEADS)
 def test_a_head_learns(method: str, tmp_path: Path) -> None:
     embedding = target().embed.weight.requires_grad_(True)

@@ -26,10 +26,12 @@ class OutputCapture:
     def __init__(self, model: PreTrainedModel, num_layers: int) -> None:
         self.head = model.get_output_embeddings()
         self.num_layers = num_layers
+        # the part of a multimodal model that generates text: the vision model before it has layers too
+        decoder = model.get_decoder()
         self.layers = next(
             (
                 module
-                for module in model.base_model.modules()
+                for module in decoder.modules()
                 if isinstance(module, nn.ModuleList) and len(module) >= num_layers > 0
             ),
             None,
