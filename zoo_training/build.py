@@ -4,6 +4,7 @@ The output folder has `tokenizer/`, `tokenizer-SIZE/` for other vocabulary sizes
 model, and under `runs/` checkpoints and draft training data for resuming.
 """
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,14 @@ def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fold
     )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    without_spaces(folder / "tokenizer.json")
     return load(folder)
+
+
+def without_spaces(file: Path) -> None:
+    """Write a JSON file without indentation: the package has the tokenizer several times."""
+    found = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(found, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def load(folder: Path, device: str = "cpu") -> LlamaForCausalLM:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-import numpy
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from outpace.core.claim import Claim
@@ -103,7 +101,8 @@ class Scores:
     computed: int | None = None  # tokens of the forward with its padding; None: it had no padding
 
 
-PathScores = NDArray[numpy.float64]  # (n,) logarithms of the draft probabilities of n paths of a row
+# (n,) float64 array of numpy: the logarithms of the draft probabilities of n paths of a row
+PathScores = Any
 
 
 class TreeSize(Protocol):

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-import numpy
 import torch
 from torch import Tensor
 
@@ -116,10 +115,15 @@ class Forest:
     def _visible(self) -> tuple[Tensor, ...]:
         masks = []
         for nodes in self.nodes:
-            mask = numpy.eye(len(nodes), dtype=bool)
-            for index, node in enumerate(nodes[1:], 1):
-                mask[index] |= mask[self.local[self.parents[node]]]
-            masks.append(torch.from_numpy(mask))
+            # bytes: operations of torch on single rows take ten times as long
+            size = len(nodes)
+            mask = bytearray(size * size)
+            for index, node in enumerate(nodes):
+                if index:
+                    parent = size * self.local[self.parents[node]]
+                    mask[size * index : size * (index + 1)] = mask[parent : parent + size]
+                mask[size * index + index] = 1
+            masks.append(torch.frombuffer(mask, dtype=torch.bool).view(size, size))
         return tuple(masks)
 
 
