@@ -17,13 +17,13 @@ from outpace.controllers.linear_cost import Numbers
 from outpace.core.context import Context
 from outpace.core.contracts import Frontier, Plan, Scores, Step, Want
 
-PROMPT_POSITIONS = 32  # last positions of a part of a prompt that are looked at
+PROMPT_POSITIONS = 8  # last positions of a part of a prompt that are looked at
 KEEP = 0.95  # share of the evidence that is kept per step
 # For each exit layer it is counted how many of its tokens were compared with the target's, and how many were
 # the same. A new request begins with the counts of the request that ended last, scaled down so that at most
 # this many tokens count as compared: then its own tokens soon outweigh them.
-CARRIED = 16.0
-FIRST_STEPS = 4  # steps of a request that are compared at once
+CARRIED = 32.0
+FIRST_STEPS = 4  # steps of the first request that are compared at once
 
 
 class Verified(NamedTuple):
@@ -41,7 +41,7 @@ class ExitRates:
         self.exits: list[int] = list(range(num_exits))  # those that are compared with the next step's tokens
         self.chosen: tuple[int, int] = (1, 0)  # layers before the exit that drafts, and the length of a draft
         self.threshold = 0.0  # the confidence below which a token ends a draft
-        self.num_steps = 0  # without those that read the prompt
+        self.num_steps = 0  # of this request and the ones before it, without those that read prompts
         self.pending: list[Verified] = []  # last steps
         self.accepted = numpy.zeros(num_exits)  # positions, each with the probability of its acceptance
         self.tested = numpy.zeros(num_exits)  # positions
@@ -55,6 +55,7 @@ class ExitRates:
         share = CARRIED / numpy.maximum(self.tested, CARRIED)
         new.accepted, new.tested = self.accepted * share, self.tested * share
         new._confidence, new._unsure = self._confidence * share, self._unsure * share
+        new.num_steps = self.num_steps
         new.exits, new.chosen, new.threshold = list(self.exits), self.chosen, self.threshold
         return new
 
@@ -109,8 +110,8 @@ class ExitChoice:
     time; what was known of them stays until they can be the best again. A request starts with the
     acceptance counts of the request that ended last, scaled down. With `patience` an exit is first used once
     it has been the best in many steps, for targets that are compiled again for each exit. After the first
-    steps of a request the exits predict for the positions of several steps at once, `together`: what they
-    cost is mostly reading the LM head's weights.
+    steps of the first request the exits predict for the positions of several steps at once, `together`: what
+    they cost is mostly reading the LM head's weights.
     """
 
     plans_across_rows = True  # counts of ended requests, and which exits have been the best, are shared
