@@ -13,10 +13,10 @@ counts of the request that ended last, scaled down. At a temperature above 0 a p
 probability that a token drawn from the exit would be accepted. A token below a threshold ends the draft:
 halfway between the mean confidence of the exit where it is accepted and where it is rejected, or none while
 tokens below it are worth the layers. To save time, exits that could not be the best even if all their
-tokens were accepted are not compared, and after the first steps of the first request the others are compared once in
-four steps, for the positions of all four. With a target that was not trained with early exits (`outpace
-train layerskip`) it rarely drafts. A compiled target is compiled again for every exit that is used, which
-takes seconds: there an exit is used once it has been the best in eight steps, and in half as many as any
+tokens were accepted are not compared, and after the first steps of the first request the others are compared
+once in four steps, for the positions of all four. With a target that was not trained with early exits
+(`outpace train layerskip`) it rarely drafts. A compiled target is compiled again for every exit that is used,
+which takes seconds: there an exit is used once it has been the best in eight steps, and in half as many as any
 other.
 """
 
