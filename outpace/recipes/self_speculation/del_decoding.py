@@ -16,8 +16,8 @@ tokens below it are worth the layers. To save time, exits that could not be the 
 tokens were accepted are not compared, and after the first steps of the first request the others are compared
 once in four steps, for the positions of all four. With a target that was not trained with early exits
 (`outpace train layerskip`) it rarely drafts. A compiled target is compiled again for every exit that is used,
-which takes seconds: there an exit is used once it has been the best in eight steps, and in half as many as any
-other.
+which takes seconds: there an exit is used once it has been the best in eight steps, and in half as many as
+any other.
 """
 
 from outpace.controllers.exit_choice import ExitChoice
