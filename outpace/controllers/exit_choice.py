@@ -158,7 +158,7 @@ class ExitChoice:
         return known.chosen if known else (1, 0)
 
     def _choose(self, known: ExitRates, steps: int) -> None:
-        """Choose anew, after so many further steps were compared."""
+        """Choose exit, draft length and threshold from the rates, after `steps` more steps were compared."""
         rates = known.rates()
         speeds = (rates[:, None] ** numpy.arange(self._cost.shape[1])).cumsum(1) / self._cost
         exit_index, depth = divmod(int(speeds.argmax()), speeds.shape[1])
@@ -172,7 +172,7 @@ class ExitChoice:
         known.threshold = 0.0 if goes_on else float(known.midpoints()[exit_index])
 
     def _may_use(self, exit_index: int, steps: int) -> bool:
-        """Count further steps in which an exit was the best. Whether it may be used."""
+        """Add `steps` to the number in which an exit was the best; returns whether the exit may draft."""
         self._best_in[exit_index] += steps
         often = self._best_in[exit_index] >= max(self._patience, self._best_in.max() / 2)
         self._usable[exit_index] |= often

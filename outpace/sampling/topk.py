@@ -2,7 +2,7 @@
 
 On a CPU they are computed by numpy: its argmax is 8 to 40 times faster than torch's (rows of 4,096 to 150,000
 values, x86-64), a measurable part of a small model's step. Of wide rows only values are sorted that are as
-large as the largest of several blocks, which is 3 to 5 times faster than torch's topk for 152,000 values.
+large as the `count`-th largest maximum of a block (`python -m benchmarks.sampling`).
 
 Letters: M rows of K values.
 """

@@ -20,8 +20,8 @@ from outpace.sampling.topk import argmax, at_least_float32, top
 # Numbers of most probable tokens tried for top-p before the whole vocabulary is sorted, which for 152,000
 # tokens takes longer than a small model's forward.
 HEAD, GROWTH = 64, 16  # the first one, and the factor to the next
-# Further tokens that are looked at for top-k, which keeps all that are as probable as the last one: logits in
-# bfloat16 are often equal.
+# Logits looked at beyond the k largest, because top-k keeps all that equal the k-th: in bfloat16 many are
+# equal.
 EQUAL = 16
 
 
@@ -55,16 +55,17 @@ def _warp(logits: Tensor, sampling: SamplingParams, is_copy: bool) -> Tensor:
 
 
 def _top_k(logits: Tensor, sampling: SamplingParams, is_copy: bool) -> Tensor:
-    """The distribution over the `top_k` most probable tokens, and those as probable as the last of them,
-    after the other truncations."""
+    """The distribution after top-k and the truncations that follow it. As in transformers, top-k also keeps
+    tokens whose logit equals the k-th largest."""
     count = sampling.top_k
     # on a GPU, finding out which rows are short would synchronise it
     if not logits.is_cpu or count + EQUAL > logits.shape[-1]:
         return _top_k_of_all(logits, sampling)
     values, ids = top(logits, count + EQUAL)
     threshold = values[:, count - 1 : count]
-    # Rows whose other tokens are less probable, and that have no NaN or +inf: only these tokens are computed
-    # with. Decided by row, so that a row's distribution does not depend on the others.
+    # In most rows all tokens that top-k keeps are among these, and softmax needs no others. Not in rows
+    # where still more logits equal the k-th largest, nor with NaN or +inf: those use the whole vocabulary.
+    # This is decided row by row, so that a row's distribution does not depend on the rest of the batch.
     long = ~((threshold > values[:, -1:]) & values[:, :1].isfinite())[:, 0]
     others = _top_k_of_all(logits[long], sampling) if bool(long.any()) else None
     probs = _truncated(values.masked_fill(values < threshold, float("-inf")).softmax(-1), sampling)
@@ -124,6 +125,6 @@ def _typical(probs: Tensor, mass: float) -> Tensor:
 
 
 def _without(probs: Tensor, left_out: Tensor) -> Tensor:
-    """The distribution, changed in place, without these tokens."""
+    """Set the probabilities of the tokens in the mask `left_out` to 0 and renormalise, in place."""
     probs.masked_fill_(left_out, 0)
     return probs.div_(probs.sum(-1, keepdim=True))

@@ -1,4 +1,4 @@
-"""Tests of programs in benchmarks/: overhead, gpu_speed, forwards and indexes."""
+"""Tests of programs in benchmarks/: overhead, gpu_speed, forwards, indexes and sampling."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks import forwards, indexes, prompt_sets
+from benchmarks import forwards, indexes, prompt_sets, sampling
 from benchmarks import gpu_speed as gpu_check
 from benchmarks.overhead import OverheadCase, cases, measure, small_pair, to_table
 from benchmarks.paired import load
@@ -42,6 +43,16 @@ def test_the_cases_are_chains_trees_and_batches() -> None:
     } <= set(names)
     # batches have no goal
     assert {case.name: case.goal for case in cases()}["model chain of 4, greedy"] is None
+
+
+def test_sampling_is_measured_beside_transformers(capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    try:
+        sampling.main(["--vocabulary", "500", "--rounds", "2"])
+    finally:
+        torch.set_num_threads(threads)
+    printed = capsys.readouterr().out
+    assert printed.count("top-k 20, top-p 0.8") == 2 and "transformers ms" in printed
 
 
 @pytest.mark.slow

@@ -23,8 +23,9 @@ from outpace.models.hf.kv_cache import EagerCache, Planes, SlotCache
 from outpace.models.hf.private_copy import private_copy
 from outpace.models.hf.probe import ProbeCache
 
-# Not the number 0, which also means all tokens: given a number, Gemma 4 slices the masks itself before the
-# layers that share keys and values, and ours are no tensors.
+# `logits_to_keep` for the logits of all tokens. 0 means the same to transformers, but given a number Gemma 4
+# slices the attention masks before its layers that share keys and values, and the masks that outpace passes
+# (`RowMasks`) cannot be sliced.
 EVERY = slice(None)
 
 

@@ -31,8 +31,8 @@ from outpace.models.table import TableTarget
 
 
 def num_layers(target: Target) -> int:
-    """Number of layers of a target that can be drafted from. ValueError for a target without layers, and for
-    one whose layers return more than one vector per token."""
+    """Number of layers of a target, for methods that draft with some of them or read their outputs.
+    ValueError for a target without layers, and for one whose layers return more than one vector per token."""
     if isinstance(target, HFTarget) and not target.forward.one_state:
         raise ValueError(
             f"the layers of {type(target.model).__name__} return several vectors per token, which early "

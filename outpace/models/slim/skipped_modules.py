@@ -89,8 +89,8 @@ def skip(model: PreTrainedModel, skip_set: SkipSet, arguments: dict[str, Any]) -
 
 
 def check_sharing(whole: Forward, skip_set: SkipSet) -> None:
-    """ValueError if a layer that is left reads keys and values that a skipped layer would have stored.
-    `whole`: the forwards of the whole model."""
+    """ValueError if a layer that still runs reads the keys and values of a layer that is skipped, as in
+    models whose later layers share those of earlier ones. `whole`: the forwards of the whole model."""
     left = set(range(whole.captures.num_layers)) - skip_set.attention
     if left - whole.planes.of_layer.keys() and skip_set.attention & whole.planes.of_layer.keys():
         raise ValueError(

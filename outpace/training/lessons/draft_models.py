@@ -78,7 +78,8 @@ class DraftModelLesson(DrafterLesson):
 class FilteredLesson(DraftModelLesson):
     """AdaSPEC (Hu et al. 2025): forward KL at the tokens where a reference, the same draft after plain
     distillation, is furthest ahead. The tokens that it could not learn, or that are learned, are left out.
-    The loss is the mean over the others, where the authors' code divides their sum by the number of texts."""
+    The loss is the mean over the tokens that are kept; the authors' code divides their sum by the number of
+    texts."""
 
     def __init__(
         self,
