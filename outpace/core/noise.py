@@ -124,8 +124,8 @@ class KeyedNoise(Chooser):
 
     def choose(self, probs: Tensor, key: Key) -> Tensor:
         uniform = self.uniforms(key)
-        if probs.shape[1] >= WIDE and probs.device.type == "cpu":
-            return _choose_wide(probs, uniform)
+        if _is_wide(probs):
+            return _draw_wide(probs, [uniform], replace=True)[:, 0]
         # summed in float64: in float32 rare tokens of a large vocabulary would be lost to rounding
         cumulative = probs.cumsum(-1, dtype=torch.float64)
         if len(uniform) == 1:
@@ -141,8 +141,10 @@ class KeyedNoise(Chooser):
             return self.choose(probs, key)[:, None]
         if not replace and probs.device.type != "cpu":
             return super().draw(probs, k, key, replace=False)
-        cumulative = probs.cumsum(-1, dtype=torch.float64)
         uniform = [self.uniforms(key, index) for index in range(k)]
+        if _is_wide(probs):
+            return _draw_wide(probs, uniform, replace=replace)
+        cumulative = probs.cumsum(-1, dtype=torch.float64)
         if replace:
             at = torch.tensor(uniform, dtype=torch.float64, device=probs.device).mT.contiguous()
             return torch.searchsorted(cumulative, cumulative[:, -1:] * at, right=True)
@@ -156,21 +158,48 @@ class KeyedNoise(Chooser):
         return [uniform < chance for uniform, chance in zip(self.uniforms(key), accept, strict=True)]
 
 
-def _choose_wide(probs: Tensor, uniform: Sequence[float]) -> Tensor:  # (M, K), (M,) -> (M,)
-    """Sample one option of each row: first a block of options, then an option in it, which avoids a float64
-    cumulative sum over all options."""
+def _is_wide(probs: Tensor) -> bool:
+    return probs.shape[1] >= WIDE and probs.device.type == "cpu"
+
+
+def _draw_wide(
+    probs: Tensor, uniform: Sequence[Sequence[float]], *, replace: bool
+) -> Tensor:  # (M, K), (k, M) -> (M, k)
+    """Sample k options of each row: first a block of options, then an option in it, which avoids a float64
+    cumulative sum over all options. -1 where no option of positive probability is left."""
     whole = probs.shape[1] // BLOCK * BLOCK
     parts = [probs[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1, dtype=torch.float64)]
     if whole < probs.shape[1]:
         parts.append(probs[:, whole:].sum(-1, keepdim=True, dtype=torch.float64))
-    chosen = []
-    for distribution, sums, number in zip(probs, torch.cat(parts, 1).cumsum(-1), uniform, strict=True):
+    rows = zip(probs, torch.cat(parts, 1), zip(*uniform, strict=True), strict=True)
+    return torch.tensor([_draw_from_blocks(*row, replace=replace) for row in rows])
+
+
+def _draw_from_blocks(
+    distribution: Tensor, masses: Tensor, uniform: Sequence[float], *, replace: bool
+) -> list[int]:  # (K,), (B,), (k,) -> (k,)
+    """Sample k options, given the probabilities of blocks of options, which are changed."""
+    sums = masses.cumsum(0)
+    without: dict[int, Tensor] = {}  # block -> its probabilities, with 0 for the options drawn
+    drawn: list[int] = []
+    for number in uniform:
         point = sums[-1].item() * number
+        if drawn and not sums[-1] > 0:
+            drawn.append(-1)
+            continue
         block = _index_of(sums, point)
         first = BLOCK * block
-        inside = distribution[first : first + BLOCK].cumsum(0, dtype=torch.float64)
-        chosen.append(first + _index_of(inside, point - (sums[block - 1].item() if block else 0.0)))
-    return torch.tensor(chosen)
+        inside = without.get(block, distribution[first : first + BLOCK])
+        before = sums[block - 1].item() if block else 0.0
+        at = _index_of(inside.cumsum(0, dtype=torch.float64), point - before)
+        drawn.append(first + at)
+        if not replace and len(drawn) < len(uniform):
+            if block not in without:
+                inside = without[block] = inside.clone()
+            inside[at] = 0
+            masses[block] = inside.sum(dtype=torch.float64)
+            sums = masses.cumsum(0)
+    return drawn
 
 
 def _index_of(cumulative: Tensor, point: float) -> int:

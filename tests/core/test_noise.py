@@ -46,20 +46,27 @@ def test_draws_without_replacement_are_distinct_and_follow_the_distribution() ->
 
 @pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize("support", [3, 5, 400])
-def test_several_draws_are_what_one_after_the_other_gives(replace: bool, support: int) -> None:
-    noise = KeyedNoise([5], [1], [1])
-    distribution = torch.zeros(200, 500, dtype=torch.float64)
+@pytest.mark.parametrize(("rows", "size"), [(200, 500), (20, noise.WIDE + 77)])
+def test_several_draws_are_what_one_after_the_other_gives(
+    replace: bool, support: int, rows: int, size: int
+) -> None:
+    keyed = KeyedNoise([5], [1], [1])
+    distribution = torch.zeros(rows, size, dtype=torch.float64)
     generator = torch.Generator().manual_seed(support)
-    places = torch.rand(200, 500, generator=generator).argsort(-1)[:, :support]
+    places = torch.stack([torch.randperm(size, generator=generator)[:support] for _ in range(rows)])
     distribution.scatter_(
-        1, places, torch.randn(200, support, generator=generator, dtype=torch.float64).mul(3).softmax(-1)
+        1, places, torch.randn(rows, support, generator=generator, dtype=torch.float64).mul(3).softmax(-1)
     )
-    at_once = noise.draw(distribution, 4, key(range(200)), replace=replace)
-    assert torch.equal(at_once, Chooser.draw(noise, distribution, 4, key(range(200)), replace=replace))
+    before = distribution.clone()
+    at_once = keyed.draw(distribution, 4, key(range(rows)), replace=replace)
+    assert torch.equal(distribution, before)
+    assert torch.equal(at_once, Chooser.draw(keyed, distribution, 4, key(range(rows)), replace=replace))
 
 
-def test_a_used_up_support_is_marked() -> None:
-    one_hot = torch.tensor([[0.0, 1.0, 0.0]])
+@pytest.mark.parametrize("size", [3, noise.WIDE])
+def test_a_used_up_support_is_marked(size: int) -> None:
+    one_hot = torch.zeros(1, size)
+    one_hot[0, 1] = 1.0
     assert KeyedNoise([5], [1], [1]).draw(one_hot, 3, key([0]), replace=False).tolist() == [[1, -1, -1]]
 
 
