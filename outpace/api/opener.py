@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from outpace.drafters.compose.specialists import Specialists
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.formats.files import names_target
 from outpace.models.heads.formats.folder import load_head
+from outpace.models.heads.formats.kinds import kind_in
 from outpace.models.heads.formats.position_heads import FORMATS, load_position_head
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.hydra import HydraHead
@@ -91,13 +92,14 @@ class ModelOpener:
         """Name of the package's draft head for this method and the target; None if it has none."""
         return usual_head(self.target.name, method)
 
-    def head(self, kind: str, value: Any) -> HeadModel | PositionModel:
-        """The draft head of this kind in a folder or of the package, compiled if the target is. With weights
-        in the format for drafts, unless it has no KV cache. HeadFileError (a ValueError) if it does not fit
-        the target."""
+    def head(self, kinds: Sequence[str], value: Any) -> HeadModel | PositionModel:
+        """The draft head of one of these kinds in a folder or of the package, compiled if the target is. With
+        weights in the format for drafts, unless it has no KV cache. HeadFileError (a ValueError) if it is of
+        another kind or does not fit the target."""
         if not isinstance(value, str | Path):
             raise ValueError(f"a draft head is a folder, not a {type(value).__name__}")
         model, folder = self.target, resolve(str(value))
+        kind = kinds[0] if len(kinds) == 1 else kind_in(Path(folder), kinds)
         if (found := model.heads.get((kind, str(value)))) is None:
             compile = model.target.compiled is not None
             if kind in FORMATS:

@@ -27,7 +27,9 @@ from outpace.indexes.store import (
     TrigramFile,
 )
 from outpace.models.heads.formats.folder import kind_of as kind_of_head
+from outpace.models.heads.formats.position_heads import FORMATS as POSITION_HEADS
 from outpace.models.heads.head_model import (
+    AnyEagleModel,
     Eagle3Model,
     EagleModel,
     HeadModel,
@@ -39,6 +41,7 @@ from outpace.models.heads.head_model import (
 from outpace.models.heads.hydra import untrained_hydra
 from outpace.models.heads.medusa import untrained_medusa
 from outpace.models.heads.mlp_speculator import untrained_mlp_speculator
+from outpace.models.heads.opened_head import ChainHead, OpenedHead
 from outpace.models.heads.position_head import PositionHead
 from outpace.models.heads.position_model import (
     HydraModel,
@@ -94,8 +97,9 @@ class Opener(Protocol):
         """Name of the package's draft head for this method and the target; None if it has none."""
         ...
 
-    def head(self, kind: str, value: Any, /) -> HeadModel | PositionModel:
-        """The draft head of this kind in a folder, for the target; ValueError if it does not fit it."""
+    def head(self, kinds: Sequence[str], value: Any, /) -> HeadModel | PositionModel:
+        """The draft head in a folder, for the target; ValueError if it is of none of these kinds or does not
+        fit the target."""
         ...
 
 
@@ -116,7 +120,7 @@ class FunctionOpener:
     def usual_head(self, method: str) -> str | None:
         return None
 
-    def head(self, kind: str, value: Any) -> HeadModel | PositionModel:
+    def head(self, kinds: Sequence[str], value: Any) -> HeadModel | PositionModel:
         """Raises RecipeError: a draft head is opened for a target."""
         raise RecipeError(
             "a draft head needs the target's hidden states: use outpace.generate or the command line"
@@ -208,12 +212,12 @@ def _index_file(annotation: Any, kind: str, build: Callable[[Fixtures], store.In
 
 def _head(
     annotation: Any,
-    kind: str,
-    opened_type: type[HeadModel] | type[PositionModel],
-    untrained: Callable[[TargetWithLayers, int], Any],
+    kinds: tuple[str, ...],
+    opened_type: type[OpenedHead],
+    fixture: Callable[[TargetWithLayers, int], HeadModel | PositionModel],
 ) -> OptionKind:
-    """The kind of an option that is a folder with a draft head, opened as `opened_type`; the fixture is an
-    untrained one, made from a seed."""
+    """The kind of an option that is a folder with a draft head of one of `kinds`, opened as `opened_type`.
+    `fixture`: an untrained one for a target, made from a seed."""
 
     def check(option: str, opened: HeadModel | PositionModel, target: Target, opener: Opener) -> None:
         if not isinstance(target, TargetWithLayers):
@@ -222,26 +226,32 @@ def _head(
             )
         head = opened.head
         found = head.method if isinstance(head, PositionHead) else kind_of_head(head)
-        if found != kind:
-            raise RecipeError(f"the {option} is a head for the method {found}, not for {kind}")
+        if found not in kinds:
+            raise RecipeError(f"the {option} is a head for the method {found}, not for {' or '.join(kinds)}")
         if not head.is_for(target):
             raise RecipeError(f"the {option} was opened for another target: give its folder")
 
-    def fixture(fixtures: Fixtures, seed: int = 0) -> HeadModel | PositionModel:
+    def made(fixtures: Fixtures, seed: int = 0) -> HeadModel | PositionModel:
         assert isinstance(fixtures.target, TargetWithLayers)
-        return opened_type(untrained(fixtures.target, seed))
+        return fixture(fixtures.target, seed)
 
     return OptionKind(
         annotation,
         "a folder with a draft head that was trained for the target; train one with "
-        f"`outpace train {kind} --target TARGET --output FOLDER`",
+        f"`outpace train {kinds[0]} --target TARGET --output FOLDER`",
         lambda value: isinstance(value, opened_type),
-        lambda value, opener: opener.head(kind, value),
+        lambda value, opener: opener.head(kinds, value),
         check,
-        fixture,
+        made,
         essential=False,  # optional in some recipes, which draft without it too
-        several=lambda fixtures: (fixture(fixtures), fixture(fixtures, 1)),
+        several=lambda fixtures: (made(fixtures), made(fixtures, 1)),
     )
+
+
+def _untrained(
+    opened_type: Callable[[Any], HeadModel | PositionModel], made: Callable[[TargetWithLayers, int], Any]
+) -> Callable[[TargetWithLayers, int], HeadModel | PositionModel]:
+    return lambda target, seed: opened_type(made(target, seed))
 
 
 def _predictor(annotation: type[Predictor], fixture: Callable[[Fixtures], Predictor]) -> OptionKind:
@@ -421,13 +431,25 @@ KINDS = (
     _index_file(HiddenStateFile, "hidden-states", _hidden_states),
     _index_file(TokenCountsFile, "token-counts", _token_counts),
     _index_file(SkipSetFile, "skip-sets", _skip_sets),
-    _head(EagleModel, "eagle", HeadModel, untrained_eagle),
-    _head(Eagle3Model, "eagle3", HeadModel, untrained_eagle3),
-    _head(KangarooModel, "kangaroo", HeadModel, untrained_kangaroo),
-    _head(MedusaModel, "medusa", PositionModel, untrained_medusa),
-    _head(HydraModel, "hydra", PositionModel, untrained_hydra),
-    _head(MlpSpeculatorModel, "mlp-speculator", PositionModel, untrained_mlp_speculator),
-    _head(ReDrafterModel, "redrafter", PositionModel, untrained_redrafter),
+    _head(EagleModel, ("eagle",), HeadModel, _untrained(HeadModel, untrained_eagle)),
+    _head(Eagle3Model, ("eagle3",), HeadModel, _untrained(HeadModel, untrained_eagle3)),
+    _head(AnyEagleModel, ("eagle", "eagle3"), HeadModel, _untrained(HeadModel, untrained_eagle)),
+    _head(KangarooModel, ("kangaroo",), HeadModel, _untrained(HeadModel, untrained_kangaroo)),
+    _head(MedusaModel, ("medusa",), PositionModel, _untrained(PositionModel, untrained_medusa)),
+    _head(HydraModel, ("hydra",), PositionModel, _untrained(PositionModel, untrained_hydra)),
+    _head(
+        MlpSpeculatorModel,
+        ("mlp-speculator",),
+        PositionModel,
+        _untrained(PositionModel, untrained_mlp_speculator),
+    ),
+    _head(ReDrafterModel, ("redrafter",), PositionModel, _untrained(PositionModel, untrained_redrafter)),
+    _head(
+        ChainHead,
+        ("eagle", "eagle3", *POSITION_HEADS),
+        OpenedHead,
+        _untrained(HeadModel, untrained_eagle),
+    ),
     _predictor(HiddenStatePredictor, lambda fixtures: untrained_hidden_state_predictor(fixtures.drafts[0])),
     _predictor(
         DraftDistributionPredictor,

@@ -14,11 +14,14 @@ from outpace.drafters.compose.fusion import FusedDrafter
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.models.heads.formats.folder import save_head
-from outpace.models.heads.head_model import untrained_eagle
+from outpace.models.heads.formats.position_heads import save_position_head
+from outpace.models.heads.head_model import untrained_eagle, untrained_eagle3, untrained_kangaroo
+from outpace.models.heads.medusa import untrained_medusa
 from outpace.recipes import find, get
 from outpace.serving.methods import open_methods
 
 METHODS = ["lookup-or-draft", "rasd", "reader"]
+TREE_METHODS = ["rasd", "reader", "sam-decoding", "scylla", "taps"]
 TEXT = "for index in range(10):\n    print(index)\nfor"
 
 
@@ -29,6 +32,17 @@ def folder(loaded: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     path: Path = tmp_path_factory.mktemp("head")
     save_head(untrained_eagle(target.target), path, target.target)
     return str(path)
+
+
+@pytest.fixture(scope="module")
+def heads(loaded: Any, folder: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A folder with an untrained head of each kind."""
+    (target, _), path = loaded, tmp_path_factory.mktemp("heads")
+    for made in (untrained_eagle3, untrained_kangaroo):
+        save_head(made(target.target), path / made.__name__, target.target)
+    save_position_head(untrained_medusa(target.target), path / "medusa", target.target)
+    names = {"eagle3": "untrained_eagle3", "kangaroo": "untrained_kangaroo", "medusa": "medusa"}
+    return {"eagle": folder} | {kind: str(path / name) for kind, name in names.items()}
 
 
 def drafter_of(parts: Any) -> type:
@@ -51,6 +65,36 @@ def test_a_head_gives_the_targets_text(method: str, loaded: Any, folder: str) ->
     [expected] = outpace.generate(target, TEXT, method="autoregressive", **options)
     [found] = outpace.generate(target, TEXT, method=method, head=folder, **options)
     assert found.text == expected.text and found.statistics.num_spec_steps
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [(method, kind) for method in ("auto", "lookup-or-draft") for kind in ("eagle3", "medusa")]
+    + [(method, "eagle3") for method in TREE_METHODS],
+)
+def test_heads_of_several_kinds_draft(method: str, kind: str, loaded: Any, heads: dict[str, str]) -> None:
+    target, _ = loaded
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0.0}
+    head = {"heads" if method == "taps" else "head": heads[kind]}
+    [expected] = outpace.generate(target, TEXT, method="autoregressive", **options)
+    [found] = outpace.generate(target, TEXT, method=method, **head, **options)
+    assert found.text == expected.text and found.statistics.num_spec_steps
+    assert (kind, heads[kind]) in target.heads
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "fitting"),
+    [
+        ("auto", "kangaroo", "eagle, eagle3, medusa, hydra, mlp-speculator or redrafter"),
+        ("reader", "medusa", "eagle or eagle3"),
+    ],
+)
+def test_heads_of_other_kinds_are_refused(
+    method: str, kind: str, fitting: str, loaded: Any, heads: dict[str, str]
+) -> None:
+    message = f"holds a head of {kind}: use it with the method {kind}, or give a head of {fitting}$"
+    with pytest.raises(ValueError, match=message):
+        outpace.generate(loaded[0], TEXT, method=method, head=heads[kind])
 
 
 @pytest.mark.parametrize("method", METHODS)

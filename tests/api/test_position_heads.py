@@ -37,6 +37,16 @@ def test_a_folder_with_a_head_drafts(method: str, loaded, tmp_path: Path) -> Non
     assert isinstance(target.heads.pop((method, str(tmp_path))), PositionModel)
 
 
+def test_a_compiled_prefix_layer_drafts_for_heads_in_half_precision(tiny, tmp_path: Path) -> None:
+    """Compiled forwards give float32."""
+    target = outpace.load(tiny.target, dtype="bfloat16", compile=True)
+    save_position_head(untrained_hydra(target.target), tmp_path, target.target)
+    [found] = outpace.generate(
+        target, "def add", method="hydra", head=str(tmp_path), tree="chain", max_tokens=5, temperature=1.0
+    )
+    assert found.statistics.num_spec_steps
+
+
 def test_heads_for_another_method_or_target_are_refused(loaded, tmp_path: Path) -> None:
     target, draft = loaded
     save_position_head(untrained_medusa(target.target), tmp_path, target.target)

@@ -23,7 +23,7 @@ from outpace.drafters.model.draft_model import DraftModel, Growth
 from outpace.drafters.model.dynamic_tree import EAGLE2_DEPTH, eagle2_tree
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Read, grow
-from outpace.models.heads.head_model import EagleModel
+from outpace.models.heads.head_model import HeadModel
 
 # (context, plan, the drafted tree, the logits at the roots (B, V) that it was drafted from) -> the tree with
 # retrieved tokens added
@@ -113,7 +113,7 @@ class DraftedTrees:
     def of(
         target: Target,
         draft: Target | None,
-        head: EagleModel | None,
+        head: HeadModel | None,
         widths: Sequence[int],
         *,
         sampled: bool,

@@ -76,6 +76,7 @@ def static_tree(opened: PositionModel, num_nodes: int, depth: int) -> Shape:
 def _after_prefix(ctx: Context, plan: Plan, read: Read, *, head: PositionHead, growth: Growth) -> TokenTree:
     """A tree drafted from the outputs of a prefix layer, which `read` returns in place of logits."""
     _, states = read(TokenTree.roots(ctx.roots))
+    states = states.to(next(head.parameters()))  # compiled layers give float32
     return drafted(ctx, plan, states, head, growth).tree
 
 

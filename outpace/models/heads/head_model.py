@@ -12,11 +12,12 @@ from outpace.models.heads.draft_head import DraftHead, head_config, random_weigh
 from outpace.models.heads.eagle import EagleHead
 from outpace.models.heads.eagle3 import Eagle3Head, default_taps
 from outpace.models.heads.kangaroo import KangarooHead, default_early_layers
+from outpace.models.heads.opened_head import OpenedHead
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.compressed_weights import CompressedWeights
 
 
-class HeadModel:
+class HeadModel(OpenedHead):
     """A head that runs like a draft model: trees, batches, gaps and compiled forwards as for any model, with
     the argument `features` of `HFTarget.score`."""
 
@@ -40,6 +41,7 @@ class HeadModel:
 # annotations of recipe options
 EagleModel = NewType("EagleModel", HeadModel)
 Eagle3Model = NewType("Eagle3Model", HeadModel)
+AnyEagleModel = NewType("AnyEagleModel", HeadModel)  # of EAGLE, HASS or EAGLE-3
 KangarooModel = NewType("KangarooModel", HeadModel)
 
 Untrained = Callable[[TargetWithLayers, int], DraftHead]

@@ -6,12 +6,13 @@ from typing import NewType
 
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.hydra import HydraHead
+from outpace.models.heads.opened_head import OpenedHead
 from outpace.models.heads.position_head import PositionHead
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.compressed_weights import CompressedWeights
 
 
-class PositionModel:
+class PositionModel(OpenedHead):
     """A head and, of Hydra++, its prefix layer with forwards and KV caches."""
 
     def __init__(

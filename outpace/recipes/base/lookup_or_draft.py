@@ -2,9 +2,9 @@
 
 New here: SourceChoice, which predicts the tokens per second of a looked-up draft from the length of its
 match, and of a model's draft from its acceptance rate, with measured times of forwards, and LookupOrDraft,
-which drafts what it chooses. Reuses: SuffixAutomatonLookup, DraftModel, FeatureDrafter, PlannedRows,
-Rejection. It combines SAM Decoding's lookup with SmartSpec's goodput; SAM Decoding itself uses a match
-of at least a fixed length.
+which drafts what it chooses. Reuses: SuffixAutomatonLookup, DraftModel, head_chain, PlannedRows, Rejection.
+It combines SAM Decoding's lookup with SmartSpec's goodput; SAM Decoding itself uses a match of at least a
+fixed length.
 
 A looked-up draft is what followed the most recent earlier occurrence of the longest suffix of the text that
 has one. If the text repeats with a period no longer than that suffix, the draft repeats that period.
@@ -24,9 +24,8 @@ from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
 from outpace.drafters.compose.planned_rows import PlannedRows
 from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.feature_drafter import FeatureDrafter
-from outpace.drafters.model.grow import grow
-from outpace.models.heads.head_model import EagleModel
+from outpace.drafters.model.head_chain import head_chain, longest_chain
+from outpace.models.heads.opened_head import ChainHead
 from outpace.verifiers.rejection import Rejection
 
 
@@ -35,7 +34,7 @@ def lookup_or_draft(
     target: Target,
     *,
     draft: Target | None = None,
-    head: EagleModel | None = None,
+    head: ChainHead | None = None,
     depth: int = 6,
     lookup_depth: int = 30,
     sampled: bool = True,
@@ -44,7 +43,7 @@ def lookup_or_draft(
 
     Args:
         draft: draft model with the target's vocabulary; give it or `head`
-        head: folder with a head of EAGLE or HASS that was trained for the target; give it or `draft`
+        head: folder with a draft head of any kind that was trained for the target; give it or `draft`
         depth: most tokens drafted per step by the model or the head
         lookup_depth: most tokens drafted per step from a repeated suffix
         sampled: draw the drafted tokens; false drafts the most probable ones
@@ -52,7 +51,8 @@ def lookup_or_draft(
     if draft is not None and head is None:
         drafter = PlannedRows(DraftModel(draft, sampled=sampled))
     elif head is not None and draft is None:
-        drafter = FeatureDrafter(head, target.vocab, grow, sampled=sampled)
+        drafter = head_chain(head, target.vocab, sampled=sampled)
+        depth = longest_chain(head, depth)
     else:
         raise ValueError("draft and head are two drafters of the chain: give one of them")
     if depth < 1:

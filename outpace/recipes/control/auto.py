@@ -2,7 +2,7 @@
 
 New here: nothing; `lookup-or-draft` chooses in the same way, and needs a model. Reuses: SourceChoice, which
 predicts the tokens per second of each source from the length of a match, from acceptance rates and from
-measured times of forwards, LookupOrDraft, SuffixAutomatonLookup, DraftModel, FeatureDrafter, PlannedRows,
+measured times of forwards, LookupOrDraft, SuffixAutomatonLookup, DraftModel, head_chain, PlannedRows,
 SelfDraft, Rejection. It is no paper's method: the lookup is that of SAM Decoding, and choosing by
 expected tokens per second is SmartSpec's idea.
 
@@ -30,14 +30,13 @@ from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
 from outpace.drafters.compose.planned_rows import PlannedRows
 from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.feature_drafter import FeatureDrafter
-from outpace.drafters.model.grow import grow
+from outpace.drafters.model.head_chain import head_chain, longest_chain
 from outpace.drafters.model.self_draft import SelfDraft
 from outpace.drafters.no_draft import NoDraft
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
 from outpace.indexes.store import SuffixAutomatonFile
-from outpace.models.heads.head_model import EagleModel
+from outpace.models.heads.opened_head import ChainHead
 from outpace.models.slim.make import num_layers, trained_exit, without
 from outpace.verifiers.rejection import Rejection
 
@@ -51,7 +50,7 @@ def auto(
     target: Target,
     *,
     draft: Target | None = None,
-    head: EagleModel | None = None,
+    head: ChainHead | None = None,
     index: SuffixAutomatonFile | None = None,
     depth: int = 6,
     lookup_depth: int = 30,
@@ -60,7 +59,7 @@ def auto(
 
     Args:
         draft: draft model with the target's vocabulary
-        head: folder with a head of EAGLE or HASS that was trained for the target, in place of a draft model
+        head: folder with a draft head of any kind that was trained for the target, in place of a draft model
         index: file of `outpace index build --kind suffix-automaton`
         depth: most tokens drafted per step by the model, the head or the target's first layers
         lookup_depth: most tokens drafted per step from a repeated suffix
@@ -71,7 +70,7 @@ def auto(
     if draft is not None:
         drafter = PlannedRows(DraftModel(draft))
     elif head is not None:
-        drafter = FeatureDrafter(head, target.vocab, grow, sampled=True)
+        drafter, depth = head_chain(head, target.vocab), longest_chain(head, depth)
     elif (exit_layer := trained_exit(target)) is not None:
         first_layers = without(target, SkipSet.after(exit_layer, num_layers(target)))
         drafter = SelfDraft(DraftModel(first_layers, carried_layer=first_layers.carried_layer))

@@ -27,7 +27,7 @@ from outpace.controllers.batch_tree import BatchTree
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.dynamic_tree import dynamic_tree
 from outpace.drafters.model.feature_drafter import FeatureDrafter
-from outpace.models.heads.head_model import EagleModel
+from outpace.models.heads.head_model import AnyEagleModel
 from outpace.verifiers.match import Match
 
 
@@ -35,7 +35,7 @@ from outpace.verifiers.match import Match
 def scylla(
     target: Target,
     *,
-    head: EagleModel,
+    head: AnyEagleModel,
     depth: int = 6,
     width: int = 10,
     num_nodes: int = 59,
@@ -44,7 +44,8 @@ def scylla(
     """A tree of the most probable paths of EAGLE's head, of as many nodes as the batch leaves time for.
 
     Args:
-        head: folder with a head of EAGLE that was trained for the target, of one decoder layer or several
+        head: folder with a head of EAGLE or EAGLE-3 that was trained for the target; EAGLE's may have several
+            decoder layers
         depth: longest path that is drafted; the head runs at most as often
         width: most paths extended per level, and tokens tried after each
         num_nodes: most draft tokens of a row

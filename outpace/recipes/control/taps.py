@@ -26,7 +26,7 @@ from outpace.drafters.compose.union import UnionDrafter
 from outpace.drafters.model.dynamic_tree import dynamic_tree
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.models.heads.averaged import averaged
-from outpace.models.heads.head_model import EagleModel
+from outpace.models.heads.head_model import AnyEagleModel
 from outpace.verifiers.match import Match
 
 
@@ -34,7 +34,7 @@ from outpace.verifiers.match import Match
 def taps(
     target: Target,
     *,
-    heads: tuple[EagleModel, ...],
+    heads: tuple[AnyEagleModel, ...],
     routing: Literal["merged", "confidence", "average"] = "merged",
     depth: int = 6,
     width: int = 10,
@@ -43,7 +43,7 @@ def taps(
     """Trees of the most probable paths of several heads, verified by matching.
 
     Args:
-        heads: folders with heads of EAGLE or HASS that were trained for the target, one or more
+        heads: folders with heads of EAGLE, HASS or EAGLE-3 that were trained for the target, one or more
         routing: verify all trees as one, the tree of the most confident head, or that of an averaged head
         depth: longest path that is drafted; each head runs as often
         width: paths that each head extends per level, and tokens that it tries after each

@@ -29,7 +29,7 @@ from outpace.drafters.compose.fusion import DraftedTrees, FusedDrafter, Fusion
 from outpace.drafters.lookup.past_requests import PastRequests, corpus
 from outpace.drafters.lookup.sources import TextSources
 from outpace.indexes.store import SuffixArrayFile
-from outpace.models.heads.head_model import EagleModel
+from outpace.models.heads.head_model import AnyEagleModel
 from outpace.verifiers.rejection import Rejection
 
 
@@ -70,7 +70,7 @@ def reader(
     target: Target,
     *,
     draft: Target | None = None,
-    head: EagleModel | None = None,
+    head: AnyEagleModel | None = None,
     widths: tuple[int, ...] = (4, 2, 1, 1),
     sampled: bool = False,
     index: SuffixArrayFile | None = None,
@@ -85,7 +85,7 @@ def reader(
 
     Args:
         draft: draft model with the target's vocabulary; give it or `head`
-        head: folder with a head of EAGLE, whose trees are EAGLE-2's; give it or `draft`
+        head: folder with a head of EAGLE or EAGLE-3, whose trees are EAGLE-2's; give it or `draft`
         widths: children of every node of the draft model's tree at each depth
         sampled: draw the draft model's tokens without replacement; by default they are its most probable ones
         index: file of `outpace index build`; without one only the request and earlier ones are searched

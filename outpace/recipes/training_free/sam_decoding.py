@@ -13,9 +13,9 @@ Use it where the text repeats its prompt or itself, and with an index where it r
 draft model and takes a few microseconds per token with numba (extra `retrieval`). The automaton takes about
 120 bytes per token of a request, 50 per token of a corpus.
 
-With `head`, a draft head of EAGLE, the auxiliary drafts are EAGLE-2's trees, as in the paper; the tree of an
-auxiliary model has a fixed shape. `nodes` is smaller than the paper's 80. Without `auxiliary` it drafts 15
-tokens after every match, where the paper begins with 5 and goes up to 60 (`--length-offset 1
+With `head`, a draft head of EAGLE or EAGLE-3, the auxiliary drafts are EAGLE-2's trees, as in the paper; the
+tree of an auxiliary model has a fixed shape. `nodes` is smaller than the paper's 80. Without `auxiliary` it
+drafts 15 tokens after every match, where the paper begins with 5 and goes up to 60 (`--length-offset 1
 --standalone-depth 60`): where fewer than 15 tokens follow the longest match, an earlier, shorter match with
 more is used. On edits and code, this project's test models (the zoo) got more tokens per step with 15.
 """
@@ -35,7 +35,7 @@ from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
 from outpace.indexes.store import SuffixAutomatonFile
-from outpace.models.heads.head_model import EagleModel
+from outpace.models.heads.head_model import AnyEagleModel
 from outpace.verifiers.match import Match
 
 
@@ -48,7 +48,7 @@ def sam_decoding(
     standalone_depth: int = 15,
     length_offset: int = 11,
     auxiliary: Literal["token-recycling"] | Target | None = None,
-    head: EagleModel | None = None,
+    head: AnyEagleModel | None = None,
     min_ngram: int = 5,
     depth: int = 40,
     widths: tuple[int, ...] = (4, 2, 2),
@@ -62,7 +62,7 @@ def sam_decoding(
         standalone_depth: maximum number of tokens drafted per step without `auxiliary`
         length_offset: without `auxiliary` the draft has this many tokens plus 4 per matched token
         auxiliary: `token-recycling` or a draft model, for rows whose match is shorter than `min_ngram`
-        head: folder with a head of EAGLE, in place of `auxiliary`
+        head: folder with a head of EAGLE or EAGLE-3, in place of `auxiliary`
         min_ngram: minimum length of a match if there is an `auxiliary` or a `head`
         depth: tokens drafted per step from a match when there is an `auxiliary` or a `head`
         widths: children of every node at each depth of the auxiliary model's tree

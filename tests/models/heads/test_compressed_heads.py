@@ -205,7 +205,7 @@ def test_of_heads_without_a_cache_only_the_prefix_layer_is_compressed(
     head = random_parameters(HydraHead(model.target, 2, prefix=prefix_layer(model.target)))
     save_position_head(head, tmp_path / "head", model.target)
     whole = load_position_head("hydra", tmp_path / "head", model.target).own
-    found = ModelOpener(model).head("hydra", tmp_path / "head")
+    found = ModelOpener(model).head(("hydra",), tmp_path / "head")
     assert isinstance(found, PositionModel) and found.model is not None
     assert isinstance(found.model.compressed_weights, CompressedWeights)
     for name, each in found.head.own.items():

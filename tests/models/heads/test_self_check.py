@@ -272,14 +272,14 @@ def test_a_head_from_elsewhere_is_checked_when_it_is_opened(
     monkeypatch.setattr("outpace.api.opener.encode", lambda *rest: TEXT)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ModelOpener(Model("target", target, object())).head("eagle3", tmp_path)  # ours is not checked
+        ModelOpener(Model("target", target, object())).head(("eagle3",), tmp_path)  # ours is not checked
         del config[KEY]
         path.write_text(json.dumps(config))
         opener = ModelOpener(Model("target", target, object()))
         if not is_wrong:
-            opener.head("eagle3", tmp_path)
+            opener.head(("eagle3",), tmp_path)
             return
     with pytest.warns(
         UserWarning, match=rf"may be misread.*raise each number in {IDS} of its config.json by 1"
     ):
-        opener.head("eagle3", tmp_path)
+        opener.head(("eagle3",), tmp_path)

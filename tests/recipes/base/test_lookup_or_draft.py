@@ -13,6 +13,9 @@ from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.compose.routed import routed
+from outpace.models.heads.head_model import HeadModel, untrained_eagle
+from outpace.models.heads.medusa import untrained_medusa
+from outpace.models.heads.position_model import PositionModel
 from outpace.models.table import TableTarget
 from outpace.proof.per_row_controller import ControllersApart
 from outpace.recipes import RecipeError, configure
@@ -97,3 +100,19 @@ def test_unsuited_options_are_refused() -> None:
             lookup_or_draft(counting(VOCAB), draft=counting(VOCAB), **options)
     with pytest.raises(RecipeError, match="draft"):
         configure(lookup_or_draft, counting(VOCAB), {}, FunctionOpener(lambda value: counting(VOCAB)))
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda target: HeadModel(untrained_eagle(target)),
+        lambda target: PositionModel(untrained_medusa(target)),
+    ],
+)
+def test_a_head_draws_tokens_or_chooses_them(made, sampled: bool) -> None:
+    target = TableTarget(40, seed=1, order=2)
+    parts = lookup_or_draft(target, head=made(target), sampled=sampled)
+    session = Session(parts, [torch.tensor([3])], [SamplingParams(1.0, max_tokens=30)], LazyTargetProbs)
+    claims = [step.draft.tree.claim for step in session.steps() if step.draft.forwards]
+    assert claims and all((each is not None) == sampled for each in claims)

@@ -17,18 +17,34 @@ from outpace.decode import Session
 from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
-from outpace.models.heads.head_model import HeadModel, untrained_eagle
+from outpace.models.heads.head_model import Eagle3Model, HeadModel, untrained_eagle
+from outpace.models.heads.medusa import untrained_medusa
+from outpace.models.heads.position_model import (
+    HydraModel,
+    MedusaModel,
+    MlpSpeculatorModel,
+    PositionModel,
+    ReDrafterModel,
+)
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.option_values import choices
 from outpace.proof.per_row_controller import ControllersApart
 from outpace.proof.reference import table_logits
 from outpace.proof.suite import PLANS, Subject, ragged
+from outpace.recipes._option_kinds import kind_of
 from outpace.recipes.control.auto import auto
 from outpace.sampling.target_probs import LazyTargetProbs
 from tests.recipes.counting_model import counting
 from tests.tiers import slow
 
+HEADS = {
+    "eagle3": Eagle3Model,
+    "medusa": MedusaModel,
+    "hydra": HydraModel,
+    "mlp-speculator": MlpSpeculatorModel,
+    "redrafter": ReDrafterModel,
+}
 VOCAB = 60
 UNLIKE = TableTarget(VOCAB, seed=5, order=1)
 
@@ -100,7 +116,7 @@ def test_drafts_from_a_corpus_keep_the_distribution(drafted: bool, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", [slow("table"), "peaked"])
-@pytest.mark.parametrize("given", [slow("draft"), "head"])
+@pytest.mark.parametrize("given", [slow("draft"), "head", *HEADS])
 def test_choices_by_measured_times_keep_the_distribution(
     kind: str, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +142,12 @@ def test_choices_by_measured_times_keep_the_distribution(
 
     monkeypatch.setattr(SourceChoice, "_choose", watched)
     models = PLANS[kind].models()
-    (options,) = [each for each in choices(auto, models) if each.keys() & {"draft", "head"} == {given}]
+    if given in HEADS:
+        of_kind = kind_of(HEADS[given])
+        assert of_kind is not None
+        options = {"head": of_kind.fixture(models)}
+    else:
+        (options,) = [each for each in choices(auto, models) if each.keys() & {"draft", "head"} == {given}]
     proof = Subject(auto, options, models).prove(ragged, 900)
     assert proof.holds and proof.accepted > 20 and proof.deepest >= 2, proof.verdict
     assert chosen["lookup"] > 10 and chosen["model"] > 100, chosen
@@ -239,6 +260,14 @@ def test_the_first_layers_of_a_target_that_was_trained_for_it_draft(monkeypatch:
     assert found.counts.accepted and found.counts.deepest >= 2
     drafted = steps([0, 1], tokens=60, target=target)
     assert sum(bool(step.draft.forwards) for step in drafted) > 5
+
+
+def test_a_draft_is_not_planned_longer_than_the_head_can_draft() -> None:
+    target = TableTarget(VOCAB, seed=1, order=2)
+    head = PositionModel(untrained_medusa(target))
+    assert head.head.max_depth is not None and head.head.max_depth < 6
+    controller = auto.build(target, head=head, depth=6).controller
+    assert isinstance(controller, SourceChoice) and controller._depth == head.head.max_depth
 
 
 def test_a_head_drafts_in_place_of_a_model() -> None:

@@ -24,12 +24,24 @@ class HeadFileError(ValueError):
     """A folder holds no head that can be used, or a layout cannot hold a head; the message is for users."""
 
 
-def read_files(folder: Path) -> tuple[Config, Tensors]:
-    """The configuration and the tensors in a folder. HeadFileError if it has none."""
+def read_config(folder: Path) -> Config:
+    """The configuration in a folder. HeadFileError if it has none."""
     if not folder.is_dir():
         raise HeadFileError(f"there is no folder {folder}: give one with {CONFIG} and {WEIGHTS}")
     if not (folder / CONFIG).exists():
         raise HeadFileError(f"{folder} holds no draft head: give a folder with {CONFIG} and {WEIGHTS}")
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, error) from error
+    if not isinstance(config, dict):
+        raise HeadFileError(f"{folder / CONFIG} is no configuration of a draft head: download it again")
+    return config
+
+
+def read_files(folder: Path) -> tuple[Config, Tensors]:
+    """The configuration and the tensors in a folder. HeadFileError if it has none."""
+    config = read_config(folder)
     if (folder / PICKLED).exists() and not (folder / WEIGHTS).exists():
         # unpickling can run code from the file
         raise HeadFileError(
@@ -37,13 +49,13 @@ def read_files(folder: Path) -> tuple[Config, Tensors]:
             f"them with safetensors.torch.save_file(torch.load('{PICKLED}', weights_only=True), '{WEIGHTS}')"
         )
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        tensors = load_file(folder / WEIGHTS)
+        return config, load_file(folder / WEIGHTS)
     except (OSError, ValueError, SafetensorError) as error:
-        raise HeadFileError(f"{folder} holds no draft head ({error}): download it again") from error
-    if not isinstance(config, dict):
-        raise HeadFileError(f"{folder / CONFIG} is no configuration of a draft head: download it again")
-    return config, tensors
+        raise _damaged(folder, error) from error
+
+
+def _damaged(folder: Path, error: Exception) -> HeadFileError:
+    return HeadFileError(f"{folder} holds no draft head ({error}): download it again")
 
 
 def write_files(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -58,8 +70,7 @@ def write_files(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, T
 
 def names_target(folder: Path) -> bool:
     """Whether the configuration in a folder says for which target the head was trained, as ours do."""
-    config, _ = read_files(folder)
-    return KEY in config
+    return KEY in read_config(folder)
 
 
 def check_fingerprint(config: Mapping[str, Any], folder: Path, target: TargetWithLayers) -> None:

@@ -64,6 +64,11 @@ def kind_of(head: DraftHead) -> str:
     return "eagle3" if isinstance(head, Eagle3Head) else "eagle"
 
 
+def layout_of(config: Config) -> Layout:
+    """The layout of a head with this configuration; EAGLE's if none recognises it."""
+    return next((each for each in LAYOUTS.values() if each.recognises(config)), LAYOUTS["eagle"])
+
+
 def save_head(
     head: DraftHead,
     folder: str | Path,
@@ -101,7 +106,7 @@ def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftH
     if the folder lacks it or it does not fit the target."""
     folder = Path(folder)
     config, tensors = read_files(folder)
-    layout = next((each for each in LAYOUTS.values() if each.recognises(config)), LAYOUTS["eagle"])
+    layout = layout_of(config)
     if layout.kind != kind:
         raise HeadFileError(
             f"{folder} holds a head of {NAMES[layout.kind]}: use it with the method {layout.kind}"

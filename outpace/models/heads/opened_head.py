@@ -1,0 +1,13 @@
+"""What all draft heads that are opened for a target have in common."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+
+class OpenedHead:
+    """Base class of HeadModel and PositionModel: a draft head, ready to draft for its target."""
+
+
+# annotation of recipe options: a head of any kind from which a chain of tokens can be drawn
+ChainHead = NewType("ChainHead", OpenedHead)
