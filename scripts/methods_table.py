@@ -15,8 +15,7 @@ from typing import Any, get_type_hints
 from outpace import recipes
 from outpace.core.contracts import Recipe, Target
 from outpace.drafters.compose.specialists import Specialists
-from outpace.models.heads.head_model import HeadModel
-from outpace.models.heads.position_model import PositionModel
+from outpace.models.heads.opened_head import OpenedHead
 from outpace.models.predictors.exit_predictor import ExitPredictor
 from outpace.models.predictors.predictor import Predictor
 from outpace.models.vocabulary import CrossVocabularyDraft
@@ -51,7 +50,8 @@ def needs(recipe: Recipe) -> str:
 
 def is_head(annotation: Any) -> bool:
     """Whether an option with this annotation is a draft head."""
-    return getattr(annotation, "__supertype__", None) in (HeadModel, PositionModel)
+    parent = getattr(annotation, "__supertype__", None)
+    return isinstance(parent, type) and issubclass(parent, OpenedHead)
 
 
 def is_predictor(annotation: Any) -> bool:
