@@ -73,6 +73,40 @@ def test_log_probabilities_are_those_of_plain_decoding(client: Any, model: Any) 
     assert [len(each) for each in zero.top_logprobs] == [1, 1, 1]
 
 
+def test_offsets_count_the_characters_of_the_text(client: Any, running: Any) -> None:
+    bytes_of = running.service.bytes_of
+    part = next(token for token in range(running.service.vocab) if bytes_of(token) == b"\xac")
+    given = {"max_tokens": 6, "logprobs": 0, "logit_bias": {str(part): 100}}
+    # each of these bytes is no character, and the text has a replacement character for it
+    choice = complete(client, **given).choices[0]
+    assert choice.text == "\N{REPLACEMENT CHARACTER}" * 6 and choice.logprobs.text_offset == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
+    streamed = complete(client, **given, stream=True, extra_body={"speculation": False})
+    chunks = [each.choices[0].logprobs for each in streamed]
+    assert [at for each in chunks if each for at in each.text_offset] == [0, 1, 2, 3, 4, 5]
+
+
+def test_tokens_of_one_character_begin_at_the_same_offset() -> None:
+    pytest.importorskip("fastapi")
+    from outpace.serving.http.logprob_formats import TextOffsets
+
+    offset_of = TextOffsets()
+    assert [offset_of(each) for each in (b"a", b"\xe2", b"\x82", b"\xac\xe2", b"\x82\xac", b"b")] == [
+        0,
+        1,
+        1,
+        1,
+        2,
+        3,
+    ]
+
+
 def test_the_end_of_text_ends_it_unless_it_is_ignored(client: Any, model: Any) -> None:
     end = {str(model.tokenizer.eos_token_id): 100}
     [choice] = complete(client, logit_bias=end).choices
