@@ -54,7 +54,7 @@ def test_special_tokens_are_not_text(words):
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-@pytest.mark.parametrize("least", [0, 3, 5, 9])
+@pytest.mark.parametrize("least", [*range(6), 9])
 def test_stop_strings_of_the_first_tokens_are_text(words, size, least):
     """One completed by a token that comes after so many others ends the text, however the tokens arrive."""
     tokens = [*words("a, b, c, d, e")["input_ids"]]
@@ -77,6 +77,19 @@ def test_text_ends_before_the_first_stop_string(words, size):
     detokenizer = Detokenizer(words, [], stop=["index", " + b"])
     pieces = written(detokenizer, tokens, size)
     assert "".join(pieces) == "return a" and detokenizer.stopped == " + b"
+
+
+@pytest.mark.parametrize("stop", [["turn a", "return a"], ["return a", "turn a"]])
+def test_of_stop_strings_that_end_together_the_longest_counts(words, stop):
+    detokenizer = Detokenizer(words, [], stop=stop)
+    assert "".join(written(detokenizer, words("x return a + b")["input_ids"])) == "x "
+    assert detokenizer.stopped == "return a"
+
+
+def test_all_of_a_stop_string_but_its_last_character_is_held_back(words):
+    detokenizer = Detokenizer(words, [], stop=["returns"])
+    detokenizer.push(words("return")["input_ids"])
+    assert detokenizer.piece() == "" and detokenizer.finish() == "return"
 
 
 def test_what_a_stop_string_may_begin_with_is_held_back(words):

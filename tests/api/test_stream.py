@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import outpace
+from outpace.api.detokenizer import INCOMPLETE
 
 
 def test_pieces_are_the_text(loaded):
@@ -49,6 +50,9 @@ def test_drafted_tokens_after_a_stop_string_are_not_accepted(loaded):
         stream = outpace.stream(target, "def", max_tokens=24, **settings)
         pieces, statistics = list(stream.pieces()), stream.result.statistics
         assert sum(piece.num_drafted for piece in pieces) == statistics.num_accepted_draft_tokens
+        assert all(piece.num_drafted <= len(piece.tokens) for piece in pieces)
+        if INCOMPLETE not in settings["stop"]:  # else a later token may complete it otherwise
+            assert settings["stop"] not in target.tokenizer.decode(stream.result.tokens[:-1])
         found.append(len(pieces[-1].tokens))
     assert min(found) < 7
 

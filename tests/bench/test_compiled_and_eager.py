@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 
 from outpace.bench.measure.acceptance_bound import AcceptanceBound
+from outpace.bench.measure.bootstrap import Interval
 from outpace.bench.measure.contender import COMPILED, EAGER, RunOutcome
-from outpace.bench.measure.forward_cost import Timings
-from outpace.bench.measure.ideal import DRAFT, TARGET
+from outpace.bench.measure.forward_cost import CostCurve, Timings
+from outpace.bench.measure.ideal import DRAFT, TARGET, ideal_seconds
 from outpace.bench.measure.measurement import Measurement
-from outpace.bench.measure.metrics import Counts, StepRecord
+from outpace.bench.measure.metrics import Counts, StepCost, StepRecord
 from outpace.bench.measure.recommend import MethodChoice
 from outpace.bench.measure.run import EncodedPrompt, Run, Trial
 from outpace.bench.report.html import chart
 from outpace.bench.report.model_tables import preparation
 from outpace.bench.report.plot import EAGER_OURS
 from outpace.bench.report.report import to_json, to_markdown
-from outpace.bench.report.summary import ResultRow
+from outpace.bench.report.summary import ALL, VARIED, ResultRow
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
 from outpace.tables import markdown
@@ -222,6 +223,30 @@ def test_the_gain_of_compiling_is_reported_if_both_modes_were_measured() -> None
     assert "plain decoding is 2.00 times as fast" in both.answers(both.rows())[0]
     alone = measured(AS_IT_IS, CHAIN_AS_IT_IS)
     assert alone.compiling(alone.rows()) is None and len(alone.answers(alone.rows())) == 1
+
+
+def test_the_interval_of_the_gain_of_compiling_is_that_of_the_slowdown_inverted() -> None:
+    both = measured()
+    rows = [
+        replace(row, speedup=Interval(0.5, 0.4, 0.8)) if row.contender == AS_IT_IS.name else row
+        for row in both.rows()
+    ]
+    assert both.compiling(rows) == Interval(2.0, 1.25, 2.5)
+
+
+def test_the_rows_of_the_selection_are_marked_in_the_file() -> None:
+    for selection in (ALL, VARIED):
+        both = measured()
+        both.selection = selection
+        found = {(row["selection"], row["headline"]) for row in to_json(both, both.rows())["results"]}
+        assert found == {(ALL, selection == ALL), (VARIED, selection == VARIED)}
+
+
+def test_the_cost_of_a_step_is_read_at_the_nodes_of_one_row() -> None:
+    target, draft = CostCurve({1: 1.0, 4: 4.0}), CostCurve({1: 0.1, 4: 0.4})
+    cost = StepCost(rows=2, nodes=6, forwards=2, levels=(2, 4))
+    assert ideal_seconds(cost, target, draft, 9.0) == pytest.approx(3.0 + 0.1 + 0.2)
+    assert ideal_seconds(cost, target, None, 9.0) == pytest.approx(3.0 + 2 * 9.0)
 
 
 def test_compiling_is_not_mentioned_if_nothing_was_compiled() -> None:

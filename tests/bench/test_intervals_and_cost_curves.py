@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outpace.bench.measure.bootstrap import median_interval
+from outpace.bench.measure.bootstrap import Interval, mean_interval, median_interval
 from outpace.bench.measure.forward_cost import IN_A_ROW, CostCurve, measure_forwards
 from outpace.core.contracts import Scores, TokenTree
 from outpace.models.table import TableTarget
@@ -34,6 +34,22 @@ def test_prompts_that_differ_widen_the_interval_more_than_rounds_that_differ() -
     between = median_interval([[1.0] * 4, [2.0] * 4, [3.0] * 4])
     within = median_interval([[1.9, 2.0, 2.0, 2.1]] * 3)
     assert between.high - between.low > within.high - within.low
+
+
+def test_intervals_are_of_95_percent_and_of_the_statistic() -> None:
+    mean = mean_interval([[float(value)] for value in range(100)])
+    # 1.96 standard errors of 2.89 to either side
+    assert (mean.low, mean.high) == pytest.approx((49.5 - 5.66, 49.5 + 5.66), abs=0.4)
+    # that half of the resampled prompts are the last one has a probability of 0.1 %
+    assert median_interval([*[[1.0]] * 8, [1000.0]]) == Interval(1.0, 1.0, 1.0)
+
+
+def test_a_mean_weighs_every_value_alike_also_in_resampled_prompts() -> None:
+    even = mean_interval([[2.0], [2.0] * 5, [2.0] * 9])
+    assert (even.low, even.mean, even.high) == (2.0, 2.0, 2.0)
+    # half of the prompts have nine times as many values as the others
+    uneven = mean_interval([[0.0], [1.0] * 9] * 10)
+    assert uneven.mean == pytest.approx(0.9) and 0.7 < uneven.low < 0.9 < uneven.high < 1
 
 
 def test_a_cost_curve_never_falls_and_goes_through_its_points() -> None:
@@ -81,6 +97,7 @@ def test_sizes_come_a_few_in_a_row_and_what_a_change_costs_stands_apart() -> Non
     both = {"slow": target, "other": other}
     timings = measure_forwards(both, length=6, sizes=(1, 4, 8), repeats=4, clock=lambda: target.now)["slow"]
     assert timings.curve.seconds == [1, 4, 8]
+    assert timings.again == {size: [size] * (4 * (IN_A_ROW - 1)) for size in (1, 4, 8)}
     assert timings.changed == {1: [101] * 4, 4: [104] * 4, 8: [108] * 4}
     runs = [(size, len(list(same))) for size, same in groupby(target.met)]
     assert {length for _, length in runs[3:]} == {IN_A_ROW}  # after each of them once

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from outpace.bench.measure.metrics import Counts, StepCost, StepRecord, first_difference, repetition
@@ -67,11 +69,23 @@ def test_rows_of_a_batch_are_counted_apart() -> None:
     assert counts.mean_acceptance_length == 2.0
 
 
+def test_rows_that_only_read_their_prompt_are_not_counted() -> None:
+    counts = Counts.of([record((2, 0), (3, 1), (3, 0))])
+    assert (counts.steps, counts.row_steps, counts.mean_acceptance_length) == (1, 1, 3.0)
+
+
 def test_seconds_are_split_into_forwards_warping_and_overhead() -> None:
     figures = Counts.of([record((1,), (0,), (1,), forwards=1)] * 2).figures()
     split = {"draft": 6, "target": 20, "warping": 1, "overhead": 13}
     assert figures["milliseconds_per_step"] == pytest.approx(split)
     assert figures["drafter_milliseconds_per_step"] == pytest.approx(10 + 4 - 6)  # to propose and to observe
+
+
+def test_the_time_of_a_step_is_that_of_steps_that_read_no_prompt() -> None:
+    reading = StepRecord(Forest.chain((1,)), (0,), (1,), 1, 0.0, {})
+    figures = Counts.of([reading, record((1,), (0,), (1,), forwards=1)]).figures()
+    assert figures["milliseconds_per_step"]["target"] == pytest.approx(20)
+    assert figures["drafter_milliseconds_per_step"] == pytest.approx(8)
 
 
 def test_what_no_lap_was_booked_for_is_overhead_too() -> None:
@@ -82,18 +96,9 @@ def test_what_no_lap_was_booked_for_is_overhead_too() -> None:
 def test_counts_add_up() -> None:
     records = [record((3,), (2,), (3,), 3), record((2,), (0,), (1,), 2), record((0,), (0,), (1,))]
     whole, parts = Counts.of(records), Counts.of(records[:1]) + Counts.of(records[1:])
-    for name in (
-        "steps",
-        "row_steps",
-        "drafted",
-        "accepted",
-        "generated",
-        "forwards",
-        "drafted_at",
-        "accepted_at",
-        "costs",
-    ):
-        assert getattr(whole, name) == getattr(parts, name), name
+    for each in fields(Counts):
+        if each.name not in ("seconds", "drafter_seconds"):
+            assert getattr(whole, each.name) == getattr(parts, each.name), each.name
     assert whole.seconds == pytest.approx(parts.seconds)
     assert whole.drafter_seconds == pytest.approx(parts.drafter_seconds)
 

@@ -76,6 +76,17 @@ def test_replayed_texts_are_learned_for_later_texts() -> None:
     assert first == 1 and second > 5
 
 
+def test_a_text_that_a_stop_token_ended_had_longer_drafts() -> None:
+    """Its drafts were limited by the largest number of tokens, those of another text by its end."""
+    text, parts = (
+        RecordedText([1, 2, 3, 4, 5, 6, 1, 2], [3, 9]),
+        build(get("prompt-lookup"), {"allow_shorter": True}, 100),
+    )
+    ended = replay("prompt-lookup", parts, [text], stop=(9,), max_tokens=40).counts
+    cut = replay("prompt-lookup", parts, [text], stop=(8,), max_tokens=40).counts
+    assert (cut.drafted, cut.accepted) == (1, 1) and ended.accepted == 1 and ended.drafted > 3
+
+
 def test_methods_with_a_model_are_refused() -> None:
     for name in ("speculative-sampling", "mcsd", "tli", "specinfer", "rasd"):
         with pytest.raises(RecipeError, match=f"{name} drafts or learns with a model"):

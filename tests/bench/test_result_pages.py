@@ -57,6 +57,8 @@ def result(*made: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
 
 PLAIN, FAST = runs("plain", [1.0, 2.0, 4.0, 8.0]), runs("fast", [0.5, 1.0, 1.0, 1.0])
 
+REPEATED = (("plain", 1.0, 9.0), ("fast", 0.5, 9.0))
+
 
 def test_the_ratio_is_the_median_over_pairs_with_an_interval() -> None:
     found = compare(result(PLAIN, FAST), "fast", **AT)
@@ -73,6 +75,12 @@ def test_acceptance_lengths_are_compared() -> None:
     found = compare(result(*given), "fast", **AT, measure="acceptance length")
     assert found and found.ratio.median == pytest.approx(2.5)
     assert found.value.median == pytest.approx(plain[0]["tokens"] / 16)
+
+
+def test_repetitions_in_a_round_are_paired_in_their_order() -> None:
+    plain, fast = ([*runs(name, [first]), *runs(name, [second])] for name, first, second in REPEATED)
+    found = compare(result(plain, fast), "fast", **AT)
+    assert found and found.prompts == 1 and found.ratio.median == pytest.approx(1.5)  # of 2 and 1
 
 
 def test_names_joined_by_a_bar_stand_for_the_fastest_of_them() -> None:
@@ -196,6 +204,37 @@ def test_a_page_shows_ratios_and_rows_of_a_load_test(tmp_path: Path) -> None:
     assert "| y | at most 0.7 | not measured |  |" in text
     assert "About rounds." in text and results.NOTE not in text
     assert "## Rows\n\n| who | ms | goodput |" in text and "| a | 1234 | - |" in text
+
+
+@pytest.mark.parametrize(
+    ("limits", "low", "high", "expected"),
+    [
+        ({"at_least": 1.5}, 1.5, 2.0, "met"),
+        ({"at_least": 1.5}, 1.4, 2.0, "open"),
+        ({"at_least": 1.5}, 1.0, 1.4, "missed"),
+        ({"at_most": 1.5}, 1.0, 1.5, "met"),
+        ({"at_most": 1.5}, 1.4, 2.0, "open"),
+        ({"at_most": 1.5}, 1.6, 2.0, "missed"),
+        ({"at_least": 1.0, "at_most": 1.5}, 1.1, 1.4, "met"),
+        ({"at_least": 1.0, "at_most": 1.5}, 1.1, 1.6, "open"),
+        ({"at_least": 1.0, "at_most": 1.5}, 1.6, 1.8, "missed"),
+        ({}, 1.0, 2.0, ""),
+        ({"at_least": 1.5}, None, None, "no interval"),
+    ],
+)
+def test_a_goal_is_met_or_missed_by_the_whole_interval(
+    limits: dict[str, float], low: float | None, high: float | None, expected: str
+) -> None:
+    assert results.verdict(limits, results.MeasuredValue(1.45, low, high))[1] == expected
+
+
+def test_prompts_whose_text_repeats_itself_count_only_if_a_goal_says_so() -> None:
+    loops = [{**run, "prompts": ["loop"]} for run in runs("plain", [1.0], repetition=0.5)]
+    files = {"a": result(PLAIN, FAST, loops, [{**run, "prompts": ["loop"]} for run in runs("fast", [0.1])])}
+    goal = {"file": "a", "method": "fast", **AT}
+    varied, everything = (results.measured(files, goal | more) for more in ({}, {"selection": "all"}))
+    assert varied and (varied.value, varied.note) == (3.0, "4 prompts")
+    assert everything and (everything.value, everything.note) == (4.0, "5 prompts")
 
 
 def test_too_few_prompts_give_no_verdict(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
@@ -19,14 +20,20 @@ from outpace.bench.measure.run import (
     encode_prompts,
     interleave,
     rotated,
+    run_trial,
     seeds,
     trials,
 )
 from outpace.bench.measure.workload import WorkloadItem
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Parts, Scores, Want
 from outpace.core.sampling_params import SamplingParams
+from outpace.decode import PROMPT_TOKENS
+from outpace.drafters.no_draft import NoDraft
 from outpace.models.table import TableTarget
 from outpace.recipes import Method, parse_methods
 from outpace.recipes._option_kinds import FunctionOpener
+from outpace.verifiers.match import Match
 
 SAMPLING = SamplingParams(max_tokens=9)
 
@@ -84,6 +91,21 @@ def test_all_contenders_meet_the_same_prompts_and_seeds() -> None:
     assert sorted({temperature for *_, temperature in line[0].requests}) == [0.0, 1.0]
 
 
+def test_a_repeated_prompt_has_a_new_seed() -> None:
+    planned = list(trials(batches(cases(3), 2), [1.0], 2, 2))
+    assert len({seed for trial in planned for seed in seeds(trial, 7)}) == 3 * 2 * 2
+
+
+def test_contenders_forget_between_rounds_and_temperatures_only() -> None:
+    class Learning(Fake):
+        def reset(self) -> None:
+            self.requests.append(([], [], -1.0))
+
+    learning = Learning("a")
+    interleave([learning], list(trials(batches(cases(2), 1), [0.0, 1.0], 2)), SAMPLING)
+    assert [heat for *_, heat in learning.requests] == [-1.0, 0.0, 0.0, -1.0, 1.0, 1.0] * 2
+
+
 def test_a_batch_holds_prompts_of_one_workload_and_one_seed_a_row() -> None:
     groups = batches([*cases(3), *cases(1, "v")], 2)
     assert [[case.id for case in group] for group in groups] == [["w/0", "w/1"], ["w/2"], ["v/0"]]
@@ -121,12 +143,18 @@ def test_turns_follow_the_replies_of_plain_decoding() -> None:
         def decode(self, tokens: list[int]) -> str:
             return " ".join("word" for _ in tokens)
 
-    plain = Fake("plain")
+    class Ending(Fake):
+        def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
+            outcome = super().run(prompts, sampling)
+            return replace(outcome, outputs=[[*tokens, 9] for tokens in outcome.outputs])
+
+    plain = Ending("plain")  # its stop token is no part of the conversation
     items = [
         WorkloadItem("q", "w", ("one two", "three"), True),
         WorkloadItem("long", "w", ("x " * 50,), True),
     ]
-    made, left_out = encode_prompts(items, Words(), plain, SAMPLING, max_length=40)
+    sampling = replace(SAMPLING, temperature=0.7, stop=(9,))
+    made, left_out = encode_prompts(items, Words(), plain, sampling, max_length=7 + 9)
     assert [(case.id, len(case.tokens)) for case in made] == [("q#1", 2), ("q#2", 2 + 4 + 1)]
     assert left_out == ["long"]
     assert plain.requests[0][2] == 0.0  # greedy, whatever is measured later
@@ -147,6 +175,42 @@ def test_the_engine_counts_what_it_emits(batch: int) -> None:
         for run in runs:
             assert run.counts and run.counts.generated == run.tokens == 9 * len(run.outputs)
             assert run.prompt_seconds is not None and 0 <= run.prompt_seconds <= run.seconds
+
+
+class Timed(TableTarget):
+    """A target on whose clock a forward takes a second, and ten if it reads a part of a prompt."""
+
+    now = 0.0
+
+    def prefill(self, *args: Any, **options: Any) -> Any:
+        self.now += 10
+        return super().prefill(*args, **options)
+
+    def score(self, *args: Any, gap: Any = None, **options: Any) -> Scores:
+        self.now += 1 if gap is None else 10
+        return super().score(*args, gap=gap, **options)
+
+
+@pytest.mark.parametrize(("rows", "length", "parts_read"), [(2, 3, 1), (1, 3 * PROMPT_TOKENS - 100, 3)])
+@pytest.mark.parametrize("early", [True, False])
+def test_the_time_of_prompts_is_told_from_that_of_decoding(
+    early: bool, rows: int, length: int, parts_read: int
+) -> None:
+    """`early`: the step that reads the last part of the prompts generates the first tokens."""
+    target = Timed(5)
+    # prompts have forwards of their own if their logits are wanted
+    drafter = NoDraft() if early else NoDraft(Want(prompt_logits=True))
+    parts = Parts(target, drafter, Match(), Fixed(0))
+    contender = MethodContender("a", "a", parts, clock=lambda: target.now)
+    prompt = EncodedPrompt("p", "w", torch.zeros(length, dtype=torch.int64))
+    run = run_trial(contender, Trial(0, (prompt,) * rows, 0.0, 0), SAMPLING, 0)
+    assert run.counts and run.prompt_seconds == 10 * parts_read and run.early_tokens == early * rows
+    decoding = run.seconds - run.prompt_seconds
+    assert decoding == run.counts.steps - early == 9 - early
+    # all tokens at the speed of those that were not generated while prompts were read
+    assert run.decode_seconds == pytest.approx(9.0)
+    assert sum(run.counts.seconds.values()) == pytest.approx(decoding)
+    assert sum(run.counts.figures()["milliseconds_per_step"].values()) == pytest.approx(1000)
 
 
 def test_greedy_texts_are_those_of_plain_decoding() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -54,7 +54,9 @@ class Named:
 def run(name: str, prompt: int, seconds: float, text: tuple[int, ...] = VARIETY, **at: float) -> Run:
     workload = "code" if prompt % 2 == 0 else "edit"
     case = EncodedPrompt(f"p{prompt}", workload, torch.zeros(3, dtype=torch.int64))
-    trial = Trial(prompt, (case,), at.get("temperature", 0.0), int(at.get("round", 0)))
+    trial = Trial(
+        prompt, (case,), at.get("temperature", 0.0), int(at.get("round", 0)), int(at.get("again", 0))
+    )
     length = 1 if name == "plain" else 4
     records = [StepRecord(Forest.chain((length - 1,)), (length - 1,), (length,), length - 1, 0.0, {})] * (
         len(text) // length
@@ -160,6 +162,89 @@ def test_differing_greedy_texts_are_counted_with_their_first_position() -> None:
     assert only(sampled, "fast", "code").different is None
 
 
+def of_one_prompt(*seconds: tuple[float, float], by: str) -> list[Run]:
+    """Runs of plain decoding and the method with these seconds, in further rounds or repetitions."""
+    return [
+        each
+        for number, (plain, fast) in enumerate(seconds)
+        for each in (run("plain", 0, plain, **{by: number}), run("fast", 0, fast, **{by: number}))
+    ]
+
+
+def test_a_prompt_counts_with_the_median_of_its_rounds() -> None:
+    fast = only(rows_of(*of_one_prompt((1.0, 0.5), (1.0, 0.5), (9.0, 0.9), by="round")), "fast", "code")
+    assert fast.speedup.median == 2.0  # of 2, 2 and 10; the totals give 5.8
+    assert fast.runs == 3 and fast.prompts == 1
+
+
+def test_repetitions_in_a_round_count_together() -> None:
+    fast = only(rows_of(*of_one_prompt((1.0, 0.1), (9.0, 9.9), by="again")), "fast", "code")
+    assert fast.speedup.median == pytest.approx(1.0)  # 10 s and 10 s; the repetitions alone have 10 and 0.9
+
+
+def test_a_prompt_is_varied_by_the_mean_of_its_rounds() -> None:
+    runs = [
+        run(name, 0, 1.0, text, round=number)
+        for name in ("plain", "fast")
+        for number, text in enumerate((VARIETY, LOOP))
+    ]
+    assert only(rows_of(*runs), "fast", "code", VARIED).prompts == 0
+
+
+def test_a_prompt_may_be_varied_at_one_temperature_only() -> None:
+    runs = [
+        run(name, 0, 1.0, text, temperature=heat)
+        for name in ("plain", "fast")
+        for heat, text in ((0.0, LOOP), (1.0, VARIETY))
+    ]
+    kept = {
+        row.temperature: row.prompts
+        for row in rows_of(*runs)
+        if (row.contender, row.selection) == ("fast", VARIED)
+    }
+    assert kept == {0.0: 0, 1.0: 1, None: 1}
+
+
+def test_short_outputs_are_left_out_of_speeds() -> None:
+    short = VARIETY[:4]
+    runs = [*paired(0.5), run("plain", 4, 0.1, short), run("fast", 4, 1.0, short)]
+    fast = only(rows_of(*runs), "fast")
+    assert fast.prompts == 5 and fast.speedup.low == fast.speedup.high == 2.0 == fast.speedup_of_totals
+    only_short = rows_of(run("plain", 4, 0.1, short), run("fast", 4, 1.0, short))
+    assert only(only_short, "fast", "code").speedup.median == pytest.approx(0.1)
+
+
+def test_a_pooled_row_is_lossless_only_if_all_temperatures_are() -> None:
+    @dataclass
+    class Greedy(Named):
+        def lossless(self, temperature: float) -> bool:
+            return temperature == 0
+
+    runs = [run(name, 0, 1.0, temperature=heat) for name in ("plain", "fast") for heat in (0.0, 1.0)]
+    rows = rows_of(*runs, contenders=(Named("plain"), Greedy("fast")))
+    found = {row.temperature: row.lossless for row in rows if row.contender == "fast"}
+    assert found == {0.0: True, 1.0: False, None: False}
+
+
+def test_a_contender_without_runs_at_a_temperature_has_no_pooled_row() -> None:
+    runs = [run("plain", 0, 1.0, temperature=heat) for heat in (0.0, 1.0)] + [run("fast", 0, 0.5)]
+    found = {(row.contender, row.temperature) for row in rows_of(*runs)}
+    assert found == {("plain", 0.0), ("plain", 1.0), ("plain", None), ("fast", 0.0)}
+
+
+def test_the_first_difference_is_the_median_of_the_differing_texts() -> None:
+    runs = [run("plain", prompt, 1.0) for prompt in range(0, 8, 2)]
+    runs += [run("fast", 2 * number, 1.0, (*VARIETY[:at], 99)) for number, at in enumerate((3, 30, 8))]
+    fast = only(rows_of(*runs, run("fast", 6, 1.0)), "fast", "code")
+    assert (fast.different, fast.compared, fast.first_difference) == (3, 4, 8)
+
+
+def test_runs_that_were_not_all_counted_have_no_counts() -> None:
+    first, second = run("fast", 0, 1.0), replace(run("fast", 2, 1.0), counts=None)
+    plain = [run("plain", prompt, 1.0) for prompt in (0, 2)]
+    assert only(rows_of(*plain, first, second), "fast", "code").counts is None
+
+
 CHOICES = {
     "plain": MethodChoice("autoregressive", {}, None),
     "fast": MethodChoice("prompt-lookup", {"depth": 4}, None),
@@ -188,6 +273,25 @@ def test_a_gain_that_is_not_certain_means_do_not_speculate() -> None:
         advice = recommend(headline(rows_of(*made), "all", 0.0), CHOICES)
         assert advice.method == "autoregressive" and advice.gain.median == 1.0
         assert advice.reason.startswith("do not speculate")
+
+
+def test_a_gain_whose_interval_reaches_below_1_is_not_recommended() -> None:
+    seconds = (0.5, 0.5, 1.25, 1.25, 0.5)
+    runs = [each for p, fast in enumerate(seconds) for each in (run("plain", p, 1.0), run("fast", p, fast))]
+    rows = headline(rows_of(*runs), "all", 0.0)
+    assert rows[1].speedup.median == 2.0 and rows[1].speedup.low == 0.8
+    assert recommend(rows, CHOICES).method == "autoregressive"
+
+
+def test_of_several_gains_the_one_of_the_largest_median_is_recommended() -> None:
+    choices = CHOICES | {"steady": MethodChoice("suffix-decoding", {}, None)}
+    runs = [run("plain", prompt, 1.0) for prompt in range(4)]
+    runs += [run("fast", prompt, each) for prompt, each in enumerate((0.8, 0.5, 0.5, 0.5))]
+    runs += [run("steady", prompt, 0.625) for prompt in range(4)]
+    rows = headline(rows_of(*runs, contenders=(Named("plain"), Named("steady"), Named("fast"))), "all", 0.0)
+    medians = {row.contender: (row.speedup.median, row.speedup.low) for row in rows}
+    assert medians["fast"][0] == 2.0 and medians["fast"][1] < medians["steady"][1] == 1.6
+    assert recommend(rows, choices).method == "prompt-lookup"
 
 
 def test_a_slow_method_that_could_adapt_its_trees_is_to_be_measured_again() -> None:
@@ -235,6 +339,14 @@ def test_numbers_stay_whole_on_a_terminal_of_eighty_columns(
         advance("working", 1)
     printed = capsys.readouterr().out
     assert "differing" in printed and "overhead" in printed and "2.00 (2.00-2.00)" in printed
+
+
+def test_acceptance_by_position_is_among_steps_that_drafted() -> None:
+    chain, root = Forest.chain((1,)), Forest.chain((0,))
+    steps = [StepRecord(chain, (1,), (2,), 1, 0.0, {}), StepRecord(root, (0,), (1,), 0, 0.0, {})]
+    runs = [run("plain", 0, 1.0), replace(run("fast", 0, 1.0), counts=Counts.of(steps))]
+    inside = next(table for table in tables(rows_of(*runs), ALL) if "inside a step" in table.title)
+    assert dict(zip(inside.columns, inside.rows[1], strict=True))["by position, %"] == "100"
 
 
 def test_tables_name_their_prompts_and_what_is_counted() -> None:

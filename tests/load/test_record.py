@@ -44,6 +44,11 @@ def test_text_of_completions_and_of_reasoning_counts():
     assert read(chat(reasoning_content="a"), chat(reasoning="b"), "[DONE]").chunks == (0.25, 0.5)
 
 
+def test_usage_may_come_before_the_last_event():
+    found = read(text("a"), USAGE, text("b"), "[DONE]")
+    assert (found.prompt_tokens, found.output_tokens) == (7, 5)
+
+
 def test_without_usage_the_time_per_token_is_unknown():
     found = read(text("a"), text("b"), "[DONE]")
     assert found.output_tokens is None and found.time_per_output_token is None

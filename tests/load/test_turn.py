@@ -33,6 +33,25 @@ def test_an_open_loop_sends_without_waiting_for_answers():
     assert asyncio.run(run()) == 20
 
 
+def test_requests_are_sent_at_their_arrival_times_since_the_beginning():
+    arrivals = [0.03, 0.06, 0.09, 0.12, 0.15]
+
+    async def run() -> list[float]:
+        began, sent = perf_counter() - 0.06, list[float]()  # the first two are due at once
+
+        async def send(request: PlannedRequest) -> None:
+            sent.append(perf_counter() - began)
+
+        planned = iter([PlannedRequest(ITEM, 0, arrival) for arrival in arrivals])
+        await asyncio.wait_for(open_loop(planned, send, began), DEADLOCK)
+        return sent
+
+    sent = asyncio.run(run())
+    delays = [at - arrival for at, arrival in zip(sent, arrivals, strict=True)]
+    # one after the other the last would be 0.36 s late
+    assert min(delays) >= 0 and delays[-1] < 0.15
+
+
 def test_a_closed_loop_keeps_this_number_of_streams_busy():
     async def run() -> tuple[list[int], int]:
         seeds, busy, most = list[int](), 0, 0
@@ -63,3 +82,17 @@ def test_a_closed_loop_ends_at_its_time():
         return len(sent)
 
     assert asyncio.run(run()) == 2  # one on each stream
+
+
+def test_a_stream_goes_on_until_its_time():
+    async def run() -> int:
+        until, sent = perf_counter() + 0.05, list[PlannedRequest]()
+
+        async def send(request: PlannedRequest) -> None:
+            sent.append(request)
+            await asyncio.sleep(0.06 if len(sent) == 8 else 0)
+
+        await asyncio.wait_for(closed_loop(requests(20, None), send, streams=1, until=until), DEADLOCK)
+        return len(sent)
+
+    assert asyncio.run(run()) == 8

@@ -87,6 +87,7 @@ class Counts:
     generated: int = 0
     forwards: int = 0  # of draft models
     timed_forwards: int = 0  # those in steps that read no prompts
+    timed_steps: int = 0  # steps that read no prompts
     # position (1 = first) -> row-steps with a draft token there
     drafted_at: Counter[int] = field(default_factory=Counter)
     # position -> row-steps with a draft token there in which the position before was accepted
@@ -137,6 +138,7 @@ class Counts:
         seconds = record.seconds
         if seconds:
             self.timed_forwards += record.forwards
+            self.timed_steps += 1
         distribution, score = seconds.get("warp", 0.0), seconds.get("score", 0.0)
         others = sum(value for name, value in seconds.items() if name not in NO_OVERHEAD)
         for part, value in zip(
@@ -153,7 +155,17 @@ class Counts:
 
     def __add__(self, other: Counts) -> Counts:
         total = Counts()
-        for name in ("steps", "row_steps", "draft_row_steps", "drafted", "accepted", "generated", "forwards"):
+        for name in (
+            "steps",
+            "row_steps",
+            "draft_row_steps",
+            "drafted",
+            "accepted",
+            "generated",
+            "forwards",
+            "timed_forwards",
+            "timed_steps",
+        ):
             setattr(total, name, getattr(self, name) + getattr(other, name))
         for name in ("drafted_at", "offered_at", "accepted_at", "offered_rank", "accepted_rank", "costs"):
             setattr(total, name, Counter(getattr(self, name)) + getattr(other, name))
@@ -165,6 +177,10 @@ class Counts:
     def mean_acceptance_length(self) -> float:
         """Tokens generated per row and target forward, bonus token included; 1 for plain decoding."""
         return self.generated / max(1, self.row_steps)
+
+    def per_step(self, seconds: float) -> float:
+        """Milliseconds of a step that read no prompt, of seconds summed over these steps."""
+        return 1000 * seconds / max(1, self.timed_steps)
 
     def rank_rates(self, *, everywhere: bool = False) -> list[float]:
         """Per candidate rank, the probability that the candidate is accepted when its parent is on the
@@ -192,8 +208,8 @@ class Counts:
             "acceptance_by_rank": self.rank_rates(),
             "drafted_per_step": self.drafted / max(1, self.row_steps),
             "draft_forwards_per_step": self.forwards / steps,
-            "milliseconds_per_step": {part: 1000 * value / steps for part, value in self.seconds.items()},
-            "drafter_milliseconds_per_step": 1000 * self.drafter_seconds / steps,
+            "milliseconds_per_step": {part: self.per_step(value) for part, value in self.seconds.items()},
+            "drafter_milliseconds_per_step": self.per_step(self.drafter_seconds),
             "steps": self.steps,
             "row_steps": self.row_steps,
             "drafted": self.drafted,

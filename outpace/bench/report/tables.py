@@ -80,7 +80,7 @@ def _differs(row: ResultRow) -> str:
 
 def _milliseconds(part: str) -> Callable[[ResultRow], str]:
     def cell(row: ResultRow) -> str:
-        return number(1000 * row.counts.seconds[part] / max(1, row.counts.steps)) if row.counts else "-"
+        return number(row.counts.per_step(row.counts.seconds[part])) if row.counts else "-"
 
     return cell
 

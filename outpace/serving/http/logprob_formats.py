@@ -6,6 +6,7 @@ decoding does; accepted draft tokens have the target's value too.
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,20 +44,33 @@ def chat_logprobs(found: Sequence[Logprob], bytes_of: TokenBytes) -> list[dict[s
     return [entry(each) | {"top_logprobs": [entry(top) for top in each.top]} for each in found]
 
 
-def completion_logprobs(found: Sequence[Logprob], bytes_of: TokenBytes, offset: int) -> dict[str, Any]:
-    """Lists with one element per token. `offset`: characters of the text before the first one."""
-    tokens, offsets = [_word(bytes_of(each.token)) for each in found], list[int]()
-    for each in found:
-        offsets.append(offset)
-        offset += len(bytes_of(each.token).decode("utf-8", "replace"))
+class TextOffsets:
+    """Where the tokens of one text begin in it, in characters. A token that ends within a character begins
+    where that character does, as do the tokens that go on with it."""
+
+    def __init__(self) -> None:
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def __call__(self, spelt: bytes) -> int:
+        """The offset of the next token, whose bytes these are."""
+        offset = self._offset
+        self._offset += len(self._decoder.decode(spelt))
+        return offset
+
+
+def completion_logprobs(
+    found: Sequence[Logprob], bytes_of: TokenBytes, offset_of: TextOffsets
+) -> dict[str, Any]:
+    """Lists with one element per token. `offset_of`: has been called with all tokens of the text before."""
     return {
-        "tokens": tokens,
+        "tokens": [_word(bytes_of(each.token)) for each in found],
         "token_logprobs": [max(each.raw, LOWEST) for each in found],
         # the token itself is always among its alternatives
         "top_logprobs": [
             {_word(bytes_of(each.token)): max(each.raw, LOWEST) for each in (*own.top, own)} for own in found
         ],
-        "text_offset": offsets,
+        "text_offset": [offset_of(bytes_of(each.token)) for each in found],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -51,6 +52,9 @@ def test_the_prompt_is_echoed(client: Any) -> None:
     text = complete(client).choices[0].text
     assert complete(client, echo=True).choices[0].text == CODE + text
     assert "".join(each.choices[0].text for each in complete(client, echo=True, stream=True)) == CODE + text
+    prompts = [CODE, "import os\n"]
+    samples = complete(client, prompts, echo=True, n=2, temperature=1, max_tokens=1).choices
+    assert all(samples[index].text.startswith(prompts[index // 2]) for index in range(4))
 
 
 def test_log_probabilities_are_those_of_plain_decoding(client: Any, model: Any) -> None:
@@ -71,6 +75,61 @@ def test_log_probabilities_are_those_of_plain_decoding(client: Any, model: Any) 
     assert [t for each in joined for t in each.text_offset] == found.text_offset
     zero = complete(client, max_tokens=3, logprobs=0).choices[0].logprobs
     assert [len(each) for each in zero.top_logprobs] == [1, 1, 1]
+
+
+def test_offsets_count_the_characters_of_the_text(client: Any, running: Any) -> None:
+    bytes_of = running.service.bytes_of
+    part = next(token for token in range(running.service.vocab) if bytes_of(token) == b"\xac")
+    given = {"max_tokens": 6, "logprobs": 0, "logit_bias": {str(part): 100}}
+    # each of these bytes is no character, and the text has a replacement character for it
+    choice = complete(client, **given).choices[0]
+    assert choice.text == "\N{REPLACEMENT CHARACTER}" * 6 and choice.logprobs.text_offset == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
+    streamed = complete(client, **given, stream=True, extra_body={"speculation": False})
+    chunks = [each.choices[0].logprobs for each in streamed]
+    assert [at for each in chunks if each for at in each.text_offset] == [0, 1, 2, 3, 4, 5]
+
+
+def test_tokens_of_one_character_begin_at_the_same_offset() -> None:
+    pytest.importorskip("fastapi")
+    from outpace.serving.http.logprob_formats import TextOffsets
+
+    offset_of = TextOffsets()
+    assert [offset_of(each) for each in (b"a", b"\xe2", b"\x82", b"\xac\xe2", b"\x82\xac", b"b")] == [
+        0,
+        1,
+        1,
+        1,
+        2,
+        3,
+    ]
+
+
+def test_a_stream_of_several_prompts_has_the_log_probabilities_and_counts_of_each(client: Any) -> None:
+    prompts = [CODE, "import os\n"]
+    given = {"max_tokens": 8, "logprobs": 0, "extra_body": {"include_metrics": True}}
+    whole, *alone = (complete(client, prompt, **given) for prompt in (prompts, *prompts))
+    offsets: list[list[int]] = [[], []]
+    chunks = list(complete(client, prompts, **given, stream=True))
+    for chunk in chunks:
+        if found := chunk.choices[0].logprobs:
+            offsets[chunk.choices[0].index] += found.text_offset
+    assert [getattr(each, "metrics", None) for each in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1].metrics == whole.metrics
+    assert offsets == [choice.logprobs.text_offset for choice in whole.choices]
+    assert offsets == [each.choices[0].logprobs.text_offset for each in alone]
+    counts = [each.metrics["speculative_decoding"] for each in (whole, *alone)]
+    for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens"):
+        assert counts[0][name] == counts[1][name] + counts[2][name]
+    accepted_at = [each["num_accepted_tokens_per_pos"] for each in counts]
+    assert accepted_at[0] == [sum(each) for each in zip_longest(*accepted_at[1:], fillvalue=0)]
+    assert all(sum(at) == each["num_accepted_tokens"] for at, each in zip(accepted_at, counts, strict=True))
 
 
 def test_the_end_of_text_ends_it_unless_it_is_ignored(client: Any, model: Any) -> None:
