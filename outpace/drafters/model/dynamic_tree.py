@@ -20,7 +20,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import PathScores, Plan
 from outpace.core.grower import Grower
 from outpace.core.tree import Forest, TokenTree
-from outpace.drafters.model.grow import Read
+from outpace.drafters.model.grow import Read, ReadDraftVocabulary
 from outpace.sampling.adjust import adjust
 from outpace.sampling.topk import at_least_float32, top
 
@@ -56,9 +56,11 @@ def dynamic_tree(ctx: Context, plan: Plan, read: Read, *, width: int, num_nodes:
         frontier, scores = list(compress(frontier, goes_on)), scores[goes_on]
         if not frontier:
             break
-        first, logits = read(grower.structure() if levels else TokenTree.roots(ctx.roots))
+        first, logits, ids = _read(ctx, read, grower.structure() if levels else TokenTree.roots(ctx.roots))
         levels += 1
         found = _most_probable(ctx, grower, frontier, logits, first, width)
+        if ids is not None:
+            found["token"] = ids.cpu().numpy()[found["token"]]
         found["depth"], found["score"] = levels, scores[:, None] + found["log_prob"]
         rows = numpy.array([grower.rows[node] for node in frontier])
         newest = [_sorted(found[rows == row].ravel()) for row in range(num_rows)]
@@ -86,11 +88,20 @@ def eagle2_tree(ctx: Context, plan: Plan, read: Read) -> TokenTree:
     return dynamic_tree(ctx, plan.within([EAGLE2_DEPTH] * len(plan.depth)), read, width=10, num_nodes=59)
 
 
+def _read(ctx: Context, read: Read, tree: TokenTree) -> tuple[int, Tensor, Tensor | None]:
+    """As ReadDraftVocabulary, unless logits are changed by sampling parameters, which name tokens."""
+    of_draft: object = read
+    if isinstance(of_draft, ReadDraftVocabulary) and not any(each.changes_logits for each in ctx.sampling):
+        return of_draft.over_draft_vocabulary(tree)
+    first, logits = read(tree)
+    return first, logits, None
+
+
 def _most_probable(
     ctx: Context, grower: Grower, frontier: Sequence[int], logits: Tensor, first: int, width: int
 ) -> Candidates:  # (F, W)
-    """The most probable tokens after each node of `frontier`, without depth and score. `logits`: after the
-    nodes from `first` on."""
+    """The most probable tokens after each node of `frontier`, as columns of `logits`, without depth and
+    score. `logits`: after the nodes from `first` on."""
     if len(frontier) < len(logits):
         logits = logits[[node - first for node in frontier]]
     log_probs = at_least_float32(adjust(logits, ctx, grower, frontier)).log_softmax(-1)

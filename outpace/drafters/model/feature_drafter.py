@@ -147,6 +147,11 @@ class _Reader:
         self._states: list[Tensor] = []  # (N, F) the head's outputs at all nodes so far, in parts
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
+        first, logits, ids = self.over_draft_vocabulary(tree)
+        return first, over_vocabulary(logits, ids, self._drafter._vocab)
+
+    def over_draft_vocabulary(self, tree: TokenTree) -> tuple[int, Tensor, Tensor | None]:
+        """Implementation of drafters.model.grow.ReadDraftVocabulary."""
         began = perf_counter()
         drafter, ctx, opened = self._drafter, self._ctx, self._drafter.opened
         gap, features = None, list[Tensor]()
@@ -166,7 +171,7 @@ class _Reader:
         self.forwards += 1
         self.logits = scores.logits
         self.seconds += perf_counter() - began
-        return scores.first, over_vocabulary(scores.logits, opened.head.draft_ids, drafter._vocab)
+        return scores.first, scores.logits, opened.head.draft_ids
 
     def chain(self, depth: int, choose: Choose | None) -> Tensor | None:
         """Implementation of drafters.model.grow.ReadChain."""

@@ -37,6 +37,16 @@ class ReadChain(Protocol):
 
 
 @runtime_checkable
+class ReadDraftVocabulary(Protocol):
+    """A `Read` of a model that may draft only some of the target's tokens."""
+
+    def over_draft_vocabulary(self, tree: TokenTree) -> tuple[int, Tensor, Tensor | None]:  # N, K
+        """A forward as by `Read`, without the tokens that cannot be drafted: the first node, its and all
+        later nodes' logits (N, K), and the token of each logit (K,), None for all tokens in their order."""
+        ...
+
+
+@runtime_checkable
 class ReadHidden(Protocol):
     """A `Read` of a model whose hidden states at the nodes that were read are known."""
 
