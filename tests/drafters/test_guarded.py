@@ -64,7 +64,7 @@ def lookups_or_chains() -> Parts:
 def decode(parts: Parts, drafter: Drafter) -> tuple[list[tuple[int | None, str]], dict[int, list[list[int]]]]:
     """The errors, (slot, message), and slot -> the tokens of its draft in each step."""
     errors, drafts = list[tuple[int | None, str]](), {slot: list[list[int]]() for slot in range(len(PROMPTS))}
-    guarded = GuardedDrafter(drafter, lambda slot, error: errors.append((slot, str(error))))
+    guarded = GuardedDrafter(drafter, VOCAB, lambda slot, error: errors.append((slot, str(error))))
     params = [SamplingParams(1.0, max_tokens=14, seed=seed) for seed in range(len(PROMPTS))]
     prompts = [torch.tensor(prompt) for prompt in PROMPTS]
     for step in Session(replace(parts, drafter=guarded), prompts, params, LazyTargetProbs).steps():
