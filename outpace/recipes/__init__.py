@@ -7,6 +7,7 @@ Calling the package itself, `outpace.recipes()`, returns the catalogue.
 from __future__ import annotations
 
 import sys
+import sysconfig
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -198,6 +199,20 @@ def described(error: BaseException, path: Path | None = None) -> str:
         trace = trace.tb_next
     message = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
     return f"{type(error).__name__}: {message}" + (f" (line {line})" if line else "")
+
+
+def place(error: BaseException) -> str:
+    """ "FILE, line N" of the innermost line of the traceback in a file of the user's, such as a recipe: one
+    that is neither in this package nor in an installed one. "" if there is none."""
+    found, trace = "", error.__traceback__
+    ours = (FOLDER.parent, Path(sysconfig.get_path("stdlib")))
+    while trace is not None:
+        file = Path(trace.tb_frame.f_code.co_filename)
+        if file.is_file() and not any(file.is_relative_to(folder) for folder in ours):
+            if "site-packages" not in file.parts:
+                found = f"{file.name}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
 
 
 class _Package(ModuleType):
