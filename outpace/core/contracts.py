@@ -481,7 +481,8 @@ class Controller(Protocol):
     """Decides before each step how deep to draft in each row, and in which tree shape."""
 
     want: Want
-    plans_across_rows: bool  # plans of a row depend on the lengths or the accepted tokens of other rows
+    # plans of a row depend on the lengths or the accepted tokens of other rows, or on measured times
+    plans_across_rows: bool
 
     def plan(self, ctx: Context) -> Plan: ...
     def observe(self, step: Step) -> None: ...

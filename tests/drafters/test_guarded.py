@@ -84,6 +84,26 @@ def test_other_requests_keep_their_drafts(build: Callable[[], Parts], late: bool
     assert not any(drafts[BROKEN]) and any(drafts[0]) and any(drafts[2])
 
 
+class OutOfVocabulary(Failing):
+    """Drafts a token for one slot that no target can read."""
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        draft = self._drafter.propose(ctx, plan)
+        if BROKEN not in ctx.slots:
+            return draft
+        tokens, row = draft.tree.tokens.clone(), ctx.slots.index(BROKEN)
+        tokens[list(draft.tree.forest.nodes[row][1:])] = VOCAB
+        return replace(draft, tree=replace(draft.tree, tokens=tokens))
+
+
+def test_a_draft_that_cannot_be_read_ends_the_drafts_of_its_request_only() -> None:
+    parts = lookups_or_chains()
+    failing: Any = OutOfVocabulary(parts.drafter, late=True)
+    [(slot, message)], drafts = decode(parts, failing)
+    assert slot == BROKEN and f"token {VOCAB}, which is outside of the target's vocabulary" in message
+    assert not any(drafts[BROKEN]) and any(drafts[0]) and any(drafts[2])
+
+
 def eagle(target: Any, growth: Growth) -> Drafter:
     return FeatureDrafter(HeadModel(untrained_eagle(target)), VOCAB, growth, sampled=True)
 
