@@ -31,15 +31,15 @@ def speculative_steps(session: Session) -> Iterator[Step]:
         ctx = session.context()
         if not ctx.slots:
             continue  # prompts are not read yet
-        plan = parts.controller.plan(ctx).within(ctx.max_draft_depth)
-        draft = parts.drafter.propose(ctx, plan)  # draft
+        plan = parts.plan(ctx)
+        draft = parts.propose(ctx, plan)  # draft
         if parts.target.chains_only:
             draft = replace(draft, tree=draft.tree.first_chain())
         session.timer.record("draft")
         scores = parts.target.score(draft.tree, ctx.slots, cache, want, gap=ctx.unread, carry=draft.carry)
         session.timer.record("score")
         target_probs = session.target_probs(scores, draft.tree, ctx)
-        verdict = parts.verifier.verify(draft.tree, target_probs, scores, ctx.noise)  # verify
+        verdict = parts.verify(draft.tree, target_probs, scores, ctx.noise)  # verify
         session.timer.record("verify", warping=target_probs.seconds)
         yield session.commit(ctx, draft, scores, verdict)  # commit
 

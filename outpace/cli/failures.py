@@ -78,7 +78,10 @@ def failure_message(error: Exception) -> tuple[str, int]:
         return missing_package(error), FAILED
     if isinstance(error, OSError):
         return text, FAILED
-    return f"the run failed with {type(error).__name__}: {text} (--debug shows where)", FAILED
+    from outpace.recipes import place
+
+    where = f"{place(error)}; --debug shows more" if place(error) else "--debug shows where"
+    return f"the run failed with {type(error).__name__}: {text} ({where})", FAILED
 
 
 def missing_package(error: ModuleNotFoundError) -> str:

@@ -14,6 +14,15 @@ from torch import Tensor, nn
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
+from outpace.core.contract_checks import (
+    CONTROLLER,
+    DRAFTER,
+    VERIFIER,
+    check_draft,
+    check_part,
+    check_plan,
+    check_verdict,
+)
 from outpace.core.noise import Key, Noise
 from outpace.core.recipe import Guarantee, Recipe, recipe
 from outpace.core.sampling_params import SamplingParams
@@ -472,7 +481,8 @@ class Controller(Protocol):
     """Decides before each step how deep to draft in each row, and in which tree shape."""
 
     want: Want
-    plans_across_rows: bool  # plans of a row depend on the lengths or the accepted tokens of other rows
+    # plans of a row depend on the lengths or the accepted tokens of other rows, or on measured times
+    plans_across_rows: bool
 
     def plan(self, ctx: Context) -> Plan: ...
     def observe(self, step: Step) -> None: ...
@@ -509,8 +519,8 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of one method, as a recipe returns them. TypeError if the trees of the drafter may have a
-    class of claims that the verifier does not accept."""
+    """The parts of one method, as a recipe returns them. TypeError if a part lacks an attribute of its
+    contract, or if the trees of the drafter may have a class of claims that the verifier does not accept."""
 
     target: Target
     drafter: Drafter
@@ -521,6 +531,9 @@ class Parts:
     reference: Reference | None = None
 
     def __post_init__(self) -> None:
+        check_part(self.drafter, "drafter", DRAFTER)
+        check_part(self.verifier, "verifier", VERIFIER)
+        check_part(self.controller, "controller", CONTROLLER)
         for claim in self.drafter.claims:
             if not any(issubclass(claim, accepted) for accepted in self.verifier.accepts):
                 drafter, verifier = type(self.drafter).__name__, type(self.verifier).__name__
@@ -539,6 +552,20 @@ class Parts:
     def want(self) -> Want:
         """Outputs of the target that the drafter, the verifier or the controller needs."""
         return self.drafter.want | self.verifier.want | self.controller.want
+
+    def plan(self, ctx: Context) -> Plan:
+        """The controller's plan, within the tokens left to generate; ContractError for a faulty one."""
+        return check_plan(self.controller.plan(ctx), len(ctx.slots)).within(ctx.max_draft_depth)
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        """The drafter's draft; ContractError for a faulty one."""
+        draft = self.drafter.propose(ctx, plan)
+        return check_draft(draft, ctx.roots, self.target.vocab, self.drafter.claims)
+
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
+        """The verifier's verdict; ContractError for a faulty one."""
+        verdict = self.verifier.verify(tree, target_probs, scores, noise)
+        return check_verdict(verdict, tree.forest, self.target.vocab)
 
 
 def check_token_ids(prompt: Tensor, vocab: int) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -105,9 +105,22 @@ def recipe(
     line of its module's docstring; `one_of` names options of which exactly one must be given,
     `at_most_one_of` options of which one or none is given. `exact_with` and `proven_with` are those of a
     LOSSY method, see Recipe. TypeError for a LOSSY method without `exact_with`, or if they name no
-    options."""
+    options; and when the function returns something else than Parts."""
 
-    def mark(build: Callable[..., Parts]) -> Recipe:
+    def mark(function: Callable[..., Parts]) -> Recipe:
+        @wraps(function)
+        def build(*args: Any, **keywords: Any) -> Parts:
+            from outpace.core.contracts import Parts
+
+            parts: Any = function(*args, **keywords)
+            if not isinstance(parts, Parts):
+                returned = "None" if parts is None else f"a {type(parts).__name__}"
+                raise TypeError(
+                    f"the recipe {name} returned {returned}: return Parts(target, drafter, verifier, "
+                    "controller)"
+                )
+            return parts
+
         doc = (sys.modules[build.__module__].__doc__ or build.__doc__ or "").strip()
         summary, name = doc.splitlines()[0] if doc else "", build.__name__.replace("_", "-")
         given = dict(exact_with or {}), dict(proven_with or {})

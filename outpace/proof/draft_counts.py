@@ -11,6 +11,7 @@ from outpace.core.contracts import Context, Controller, Parts, Plan, Step
 class DraftCounts:
     """Counts over the rows of all steps that generate tokens by sampling (temperature above 0)."""
 
+    greedy: bool = False  # count the rows at temperature 0 instead
     allowed: int = 0  # largest depth planned by a controller, capped by the tokens left to generate
     drafted: int = 0  # number of draft tokens
     accepted: int = 0  # number of draft tokens that were committed
@@ -24,7 +25,7 @@ class DraftCounts:
         """Add the draft tokens and the committed draft tokens of a step's sampled rows."""
         forest = step.draft.tree.forest
         for row, params in enumerate(step.ctx.sampling):
-            if params.greedy or not step.generated[row]:
+            if params.greedy != self.greedy or not step.generated[row]:
                 continue
             depth = forest.depths[step.kept[row]]
             self.drafted += len(forest.nodes[row]) - 1
@@ -48,10 +49,10 @@ class _Watched:
 
     def plan(self, ctx: Context) -> Plan:
         plan = self._controller.plan(ctx)
-        sampled = [
+        counted = [
             min(depth, max_depth)
             for depth, max_depth, params in zip(plan.depth, ctx.max_draft_depth, ctx.sampling, strict=True)
-            if not params.greedy
+            if params.greedy == self._counts.greedy
         ]
-        self._counts.allowed = max(self._counts.allowed, *sampled, 0)
+        self._counts.allowed = max(self._counts.allowed, *counted, 0)
         return plan

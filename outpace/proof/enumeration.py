@@ -9,7 +9,8 @@ from random import Random
 from typing import Generic, TypeVar
 
 from outpace.core.context import Context
-from outpace.core.contracts import Parts, Reference, Scores, TargetProbs
+from outpace.core.contract_checks import check_sums
+from outpace.core.contracts import Parts, Reference, Scores, Step, TargetProbs
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import PROMPT_TOKENS
@@ -68,7 +69,7 @@ def enumerate_distributions(
     a repeated run has another outcome.
     """
 
-    counts = DraftCounts()
+    counts = DraftCounts(greedy=all(case.sampling.greedy for case in cases))
 
     def run(branches: Sequence[Branch]) -> list[tuple[int, ...]]:
         return _run(build, cases, branches, noise, target_probs, counts, prompt_tokens)
@@ -131,7 +132,12 @@ def _run(
 
     prompts = [cases[branch.case].prompt for branch in branches]
     sampling = [replace(cases[branch.case].sampling, seed=index) for index, branch in enumerate(branches)]
-    found = texts(counts.watch(build()), prompts, sampling, noise, target_probs, counts.add, prompt_tokens)
+
+    def observe(step: Step) -> None:
+        counts.add(step)
+        check_sums(step.draft.tree)
+
+    found = texts(counts.watch(build()), prompts, sampling, noise, target_probs, observe, prompt_tokens)
     return list(map(tuple, found))
 
 

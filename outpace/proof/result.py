@@ -26,7 +26,7 @@ class Proof:
     error: float | None  # largest difference of a continuation's probability; None: see `fault`
     seconds: float
     allowed: int = 0  # largest draft depth planned in a sampled row
-    drafted: int = 0  # number of draft tokens in sampled rows
+    drafted: int = 0  # number of draft tokens in sampled rows; of a GREEDY method, in all rows
     accepted: int = 0  # number of draft tokens in sampled rows that were committed
     deepest: int = 0  # depth in its draft tree of the deepest committed draft token
     # how sampling parameters were combined: "crossed" or "paired"; "": none but temperature
@@ -65,8 +65,9 @@ class Proof:
 
     @property
     def verdict(self) -> str:
-        """Summary: "exact", "as stated" (LOSSY), "WRONG", "EMPTY" (too few accepted draft tokens, or a
-        reference that does not differ from plain decoding) or "FAILED" with the reason."""
+        """Summary: "exact", "exact at temperature 0" (GREEDY), "as stated" (LOSSY), "WRONG", "EMPTY" (too few
+        accepted draft tokens, or a reference that does not differ from plain decoding) or "FAILED" with the
+        reason."""
         if self.fault:
             return f"FAILED: {self.fault}"
         if not self.as_promised:
@@ -75,7 +76,9 @@ class Proof:
             return f"EMPTY: deepest accepted {self.deepest} of {self.allowed}"
         if not self.shows_loss:
             return "EMPTY: on these models the stated reference is plain decoding: set proven_with"
-        return "exact" if self.loss is None else "as stated"
+        if self.loss is not None:
+            return "as stated"
+        return "exact at temperature 0" if self.temperatures == (0.0,) else "exact"
 
     def report(self) -> dict[str, Any]:
         """The fields as JSON data, with `holds` and `verdict`."""

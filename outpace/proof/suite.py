@@ -9,6 +9,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from outpace.core.contract_checks import ContractError
 from outpace.core.contracts import Guarantee, Parts, Recipe
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
@@ -34,7 +35,9 @@ from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.per_row_drafter import row_by_row
 from outpace.proof.result import Proof
 from outpace.proof.sampling_cases import crossed, paired
+from outpace.proof.slots import fault_in_used_slots
 from outpace.proof.with_prediction import predicting
+from outpace.recipes import described, place
 
 SMALL, QUICK, EXHAUSTIVE = 400, 3_000, 20_000  # maximum runs of one proof; one core does about 1000 a second
 LONGEST = 18  # maximum number of new tokens of a request with temperature > 0
@@ -134,7 +137,7 @@ def prove(
         return proof
 
     default = Subject(recipe, options[0], models)
-    first = proven(default, most)
+    first = default.in_used_slots(proven(default, most))
     yield first
     small = default.prove(requests, plan.most_varied) if plan.varied and not exhaustive else first
     for index, each in enumerate(options[1:], 1):
@@ -160,8 +163,30 @@ def prove(
 
 
 def prove_default(recipe: Recipe, models: Models, most: int = 600) -> Proof:
-    """One distribution test with the default options and at most `most` runs."""
-    return Subject(recipe, next(choices(recipe, models)), models).prove(ragged, most)
+    """One distribution test with the default options and at most `most` runs, and the test of used slots."""
+    subject = Subject(recipe, next(choices(recipe, models)), models)
+    return subject.in_used_slots(subject.prove(ragged, most))
+
+
+def failed(recipe: Recipe, models: Models, error: Exception) -> Proof:
+    """The report of proofs on these models that an exception ended."""
+    where = f"{place(error)}; " if place(error) else ""
+    return replace(_empty(recipe, models), fault=f"{described(error)} ({where}--debug shows more)")
+
+
+def _empty(recipe: Recipe, models: Models) -> Proof:
+    return Proof(
+        recipe=recipe.name,
+        models=models.name,
+        options={},
+        temperatures=(),
+        tokens=0,
+        batch=BATCH,
+        outcomes=0,
+        runs=0,
+        error=None,
+        seconds=0.0,
+    )
 
 
 def exact_limit(recipe: Recipe, models: Models, most: int = 600) -> Proof:
@@ -204,6 +229,13 @@ class Subject:
     options: dict[str, Any]
     models: Models
 
+    def in_used_slots(self, proof: Proof) -> Proof:
+        """The proof, with a fault if requests are decoded otherwise in slots of ended requests."""
+        if not proof.as_promised:
+            return proof
+        fault = fault_in_used_slots(lambda: self.recipe.build(self.models.target, **self.options))
+        return replace(proof, fault=fault)
+
     def prove(
         self,
         cases_of: Callable[[int], list[Case]],  # maximum number of new tokens -> requests
@@ -213,8 +245,9 @@ class Subject:
         *,
         predicted: bool = False,
     ) -> Proof:
-        """The distribution test on the longest texts that `most` runs permit. A Leak, NotRepeatable or
-        TooMany error is reported as the fault of the proof."""
+        """The distribution test on the longest texts that `most` runs permit, at temperature 0 alone for a
+        GREEDY method. A Leak, NotRepeatable, TooMany or ContractError is reported as the fault of the
+        proof."""
         began, models = perf_counter(), self.models
         own = (models.target, *models.drafts, models.cross_vocabulary, models.cross_vocabulary.model)
         build = row_by_row(
@@ -227,21 +260,15 @@ class Subject:
         drafter, reference = parts.drafter, parts.reference
         if predicted:
             build = predicting(build)
-        proof = Proof(
-            recipe=self.recipe.name,
-            models=models.name,
+        proof = replace(
+            _empty(self.recipe, models),
             options=plain(self.recipe, self.options),
-            temperatures=(),
-            tokens=0,
             batch=batch,
-            outcomes=0,
-            runs=0,
-            error=None,
-            seconds=0.0,
             settings=settings,
             predicted=predicted,
             bound=models.bound,
         )
+        requests = _all_greedy(cases_of) if parts.guarantee is Guarantee.GREEDY else cases_of
         if reference is not None and self.recipe.guarantee is not Guarantee.LOSSY:
             return replace(proof, fault="it states a reference: mark the recipe as LOSSY")
         if reference is None and parts.guarantee is Guarantee.LOSSY:
@@ -249,13 +276,13 @@ class Subject:
         try:
             tokens, found = _longest(
                 lambda tokens, most: enumerate_distributions(
-                    build, cases_of(tokens), batch=batch, most=most, bound=models.bound
+                    build, requests(tokens), batch=batch, most=most, bound=models.bound
                 ),
                 most,
             )
-        except (Leak, NotRepeatable, TooMany) as error:
+        except (Leak, NotRepeatable, TooMany, ContractError) as error:
             return replace(proof, fault=str(error), seconds=perf_counter() - began)
-        cases, counts = cases_of(tokens), found.counts
+        cases, counts = requests(tokens), found.counts
         return replace(
             proof,
             temperatures=tuple(sorted({case.sampling.temperature for case in cases})),
@@ -276,6 +303,13 @@ class Subject:
             accepted=counts.accepted,
             deepest=counts.deepest,
         )
+
+
+def _all_greedy(cases_of: Callable[[int], list[Case]]) -> Callable[[int], list[Case]]:
+    """The same requests at temperature 0."""
+    return lambda tokens: [
+        replace(case, sampling=replace(case.sampling, temperature=0.0)) for case in cases_of(tokens)
+    ]
 
 
 def _longest(

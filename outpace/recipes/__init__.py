@@ -7,6 +7,7 @@ Calling the package itself, `outpace.recipes()`, returns the catalogue.
 from __future__ import annotations
 
 import sys
+import sysconfig
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -113,6 +114,8 @@ def get(name: str) -> Recipe:
         module = f"{__name__}.{path.parent.name}.{path.stem}"
     elif wanted in plugins():
         module = plugins()[wanted].module
+    elif point := _entry_point_of(wanted):
+        raise RecipeError(_misnamed(point, wanted))
     elif ours := VLLM_METHODS.get(wanted.replace("-", "_")):
         raise RecipeError(f"vLLM's method {name} is {ours} here: use that name")
     elif reason := why_missing(wanted):
@@ -120,13 +123,29 @@ def get(name: str) -> Recipe:
     else:
         raise RecipeError(unknown("method", wanted, names(), "`outpace list` shows them all"))
     try:
-        return recipe_in(import_module(module), module)
+        recipe = recipe_in(import_module(module), module)
     except RecipeError:
         raise
     except Exception as error:
         raise RecipeError(
             f"the recipe {wanted} cannot be imported from {module}: {described(error)}"
         ) from error
+    if recipe.name != wanted and wanted not in files():
+        raise RecipeError(_misnamed(wanted, recipe.name))
+    return recipe
+
+
+def _entry_point_of(recipe: str) -> str | None:
+    """The entry point of another package that has another name than its recipe, which is this one."""
+    for name, point in plugins().items():
+        path = source_of(point.module)
+        if path and any(entry.name == recipe for entry in catalogue({name: path})):
+            return name
+    return None
+
+
+def _misnamed(point: str, recipe: str) -> str:
+    return f"the entry point {point} of the group {GROUP} is the recipe {recipe}: give both one name"
 
 
 def from_file(path: str | Path) -> Recipe:
@@ -198,6 +217,20 @@ def described(error: BaseException, path: Path | None = None) -> str:
         trace = trace.tb_next
     message = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
     return f"{type(error).__name__}: {message}" + (f" (line {line})" if line else "")
+
+
+def place(error: BaseException) -> str:
+    """ "FILE, line N" of the innermost line of the traceback in a file of the user's, such as a recipe: one
+    that is neither in this package nor in an installed one. "" if there is none."""
+    found, trace = "", error.__traceback__
+    ours = (FOLDER.parent, Path(sysconfig.get_path("stdlib")))
+    while trace is not None:
+        file = Path(trace.tb_frame.f_code.co_filename)
+        if file.is_file() and not any(file.is_relative_to(folder) for folder in ours):
+            if "site-packages" not in file.parts:
+                found = f"{file.name}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
 
 
 class _Package(ModuleType):

@@ -31,15 +31,17 @@ def _plain(value: Any) -> str:
 
 
 def parse_methods(text: str) -> list[Method]:
-    """Parse names separated by commas, each with options after a colon; a piece with `=` and no colon is a
-    further option of the previous method. ValueError for a missing name or a malformed option."""
+    """Parse names or recipe files separated by commas, each with options after a colon; a piece with `=` and
+    no colon is a further option of the previous method. ValueError for a missing name or a malformed
+    option."""
     methods: list[Method] = []
     for piece in split_outside(text, ","):
         name, colon, first = piece.partition(":")
         if colon or "=" not in piece:
             if not name.strip():
                 raise ValueError(f"a method's name is missing in {text!r}")
-            methods.append(Method(name.strip().replace("_", "-"), {}))
+            name = name.strip()
+            methods.append(Method(name if name.endswith(".py") else name.replace("_", "-"), {}))
             piece = first
         elif not methods:
             raise ValueError(f"{piece!r} is an option without a method: write name:option=value")

@@ -24,8 +24,8 @@ def open_methods(
 
     `others`: names of further methods with their options; they have the first one's draft unless these have
     one, or an alternative to it. ValueError for an unknown method or invalid options, if the first
-    method's verifier is not exact for the drafts of another, or if one of several methods is LOSSY: all
-    requests of a server have one target.
+    method's verifier is not exact for the drafts of another, if the first of several methods is GREEDY, as
+    its verifier is that of all, or if one of several is LOSSY: all requests of a server have one target.
     """
     draft = {name: value for name, value in options.items() if name in DRAFTS}
     found: dict[str, Parts] = {}
@@ -40,6 +40,12 @@ def open_methods(
     lossy = [name for name, parts in found.items() if parts.guarantee is Guarantee.LOSSY]
     if lossy and len(found) > 1:
         raise ValueError(f"{lossy[0]} is LOSSY, so other methods would give its texts: serve it alone")
+    first = next(iter(found))
+    if found[first].guarantee is not Guarantee.EXACT and len(found) > 1:
+        raise ValueError(
+            f"{first} is {found[first].guarantee.name} and its verifier judges the drafts of all methods: "
+            "name an EXACT method first, or serve it alone"
+        )
     return found, min((limit for limit in limits if limit is not None), default=None)
 
 

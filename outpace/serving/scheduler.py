@@ -76,7 +76,8 @@ class Scheduler:
         self._max_rows, self._drafts, self._kv_bytes = max_rows, drafts, kv_bytes
         self._on_step = on_step
         parts, self._routes = routed(methods)
-        self._predicted = PredictionDrafter(GuardedDrafter(self._routes, self._drafter_failed))
+        guarded = GuardedDrafter(self._routes, parts.target.vocab, self._drafter_failed)
+        self._predicted = PredictionDrafter(guarded)
         self._target_probs = partial(LazyTargetProbs, processor=processor)
         self._session = Session(
             replace(parts, drafter=self._predicted),

@@ -9,8 +9,11 @@ import pytest
 
 import outpace
 from outpace.api.methods import choose_method
-from outpace.core.contracts import Recipe
+from outpace.controllers.fixed import Fixed
+from outpace.core import contracts
+from outpace.core.contracts import Guarantee, Parts, Recipe, Target
 from outpace.drafters.compose.fusion import FusedDrafter
+from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.models.heads.formats.folder import save_head
@@ -19,6 +22,7 @@ from outpace.models.heads.head_model import untrained_eagle, untrained_eagle3, u
 from outpace.models.heads.medusa import untrained_medusa
 from outpace.recipes import find, get
 from outpace.serving.methods import open_methods
+from outpace.verifiers.match import Match
 
 METHODS = ["lookup-or-draft", "rasd", "reader"]
 TREE_METHODS = ["rasd", "reader", "sam-decoding", "scylla", "taps"]
@@ -111,6 +115,19 @@ def test_neither_and_both_are_refused(method: str, loaded: Any, folder: str) -> 
 def test_the_usual_draft_is_used_unless_a_head_is_given() -> None:
     assert choose_method("rasd", {}, "zoo:target")[1] == {"draft": "zoo:draft"}
     assert choose_method("rasd", {"head": "own"}, "zoo:target")[1] == {"head": "own"}
+
+
+def test_a_greedy_verifier_does_not_judge_the_drafts_of_exact_methods(loaded: Any) -> None:
+    class Greedy(Match):
+        guarantee = Guarantee.GREEDY
+
+    def greedy_lookup(target: Target, *, depth: int = 3) -> Parts:
+        return Parts(target, NGram(), Greedy(), Fixed(depth))
+
+    first = contracts.recipe(paper="none", family="base", guarantee=Guarantee.GREEDY)(greedy_lookup)
+    assert list(open_methods(loaded[0], first, {})[0]) == ["greedy-lookup"]
+    with pytest.raises(ValueError, match="greedy-lookup is GREEDY and its verifier judges the drafts of all"):
+        open_methods(loaded[0], first, {}, [("prompt-lookup", {})])
 
 
 def test_methods_of_a_server_have_its_draft_unless_they_have_a_head(loaded: Any, folder: str) -> None:

@@ -112,6 +112,23 @@ def test_other_packages_add_recipes(own, monkeypatch):
     assert "my-method" in names() and "my-method" in [entry.name for entry in entries()]
 
 
+def test_the_path_of_a_recipe_file_stands_for_a_name():
+    """Dashes replace underscores in names, not in paths."""
+    own, other = outpace.recipes.parse_methods("my_files/my_method.py:my-depth=3,prompt_lookup")
+    assert (own.name, own.options) == ("my_files/my_method.py", {"my_depth": 3})
+    assert other.name == "prompt-lookup"
+
+
+@pytest.mark.parametrize("asked", ["other", "my-method"])
+def test_an_entry_point_has_the_name_of_its_recipe(own, monkeypatch, asked):
+    """Else the method is listed under a name by which it is not found."""
+    monkeypatch.syspath_prepend(own.parent)
+    point = EntryPoint(name="other", value="my_method", group="outpace.recipes")
+    monkeypatch.setattr(outpace.recipes, "plugins", lambda: {"other": point})
+    with pytest.raises(RecipeError, match="entry point other of .* is the recipe my-method: give both one"):
+        get(asked)
+
+
 def model(vocab: int = 8) -> TableTarget:
     return TableTarget(vocab, order=1)
 

@@ -233,7 +233,10 @@ def test_a_failed_run_keeps_what_was_finished(outpace_, tiny, monkeypatch):
         1,
     )
     result = outpace_(*arguments, "--json")
-    assert "the run failed with RuntimeError: gone (--debug shows where)" in error_message(result, 1)
+    message = error_message(result, 1)
+    # the error is raised in this file
+    assert "the run failed with RuntimeError: gone (test_failures.py, line " in message
+    assert message.endswith("; --debug shows more)")
     assert [each["prompt"] for each in json.loads(result.stdout)["results"]] == ["def"]
 
 

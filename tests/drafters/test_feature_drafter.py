@@ -134,7 +134,7 @@ def test_a_text_is_plain_decodings_and_its_rows_do_not_depend_on_their_batch() -
         opened = HeadModel(UNTRAINED[kind](model))
 
         def drafter(opened: HeadModel = opened) -> FeatureDrafter:
-            return FeatureDrafter(opened, VOCAB, grow, sampled=False)
+            return FeatureDrafter(opened, VOCAB, grow, sampled=True)
 
         together, steps = decode(drafter(), model, 3, sampling)
         assert together == [plain.request(slot).text().tolist() for slot in range(4)]

@@ -64,7 +64,7 @@ def lookups_or_chains() -> Parts:
 def decode(parts: Parts, drafter: Drafter) -> tuple[list[tuple[int | None, str]], dict[int, list[list[int]]]]:
     """The errors, (slot, message), and slot -> the tokens of its draft in each step."""
     errors, drafts = list[tuple[int | None, str]](), {slot: list[list[int]]() for slot in range(len(PROMPTS))}
-    guarded = GuardedDrafter(drafter, lambda slot, error: errors.append((slot, str(error))))
+    guarded = GuardedDrafter(drafter, VOCAB, lambda slot, error: errors.append((slot, str(error))))
     params = [SamplingParams(1.0, max_tokens=14, seed=seed) for seed in range(len(PROMPTS))]
     prompts = [torch.tensor(prompt) for prompt in PROMPTS]
     for step in Session(replace(parts, drafter=guarded), prompts, params, LazyTargetProbs).steps():
@@ -81,6 +81,26 @@ def test_other_requests_keep_their_drafts(build: Callable[[], Parts], late: bool
     failing: Any = Failing(parts.drafter, late=late)
     errors, drafts = decode(parts, failing)
     assert errors == [(BROKEN, "broken")]
+    assert not any(drafts[BROKEN]) and any(drafts[0]) and any(drafts[2])
+
+
+class OutOfVocabulary(Failing):
+    """Drafts a token for one slot that no target can read."""
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        draft = self._drafter.propose(ctx, plan)
+        if BROKEN not in ctx.slots:
+            return draft
+        tokens, row = draft.tree.tokens.clone(), ctx.slots.index(BROKEN)
+        tokens[list(draft.tree.forest.nodes[row][1:])] = VOCAB
+        return replace(draft, tree=replace(draft.tree, tokens=tokens))
+
+
+def test_a_draft_that_cannot_be_read_ends_the_drafts_of_its_request_only() -> None:
+    parts = lookups_or_chains()
+    failing: Any = OutOfVocabulary(parts.drafter, late=True)
+    [(slot, message)], drafts = decode(parts, failing)
+    assert slot == BROKEN and f"token {VOCAB}, which is outside of the target's vocabulary" in message
     assert not any(drafts[BROKEN]) and any(drafts[0]) and any(drafts[2])
 
 

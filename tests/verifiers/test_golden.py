@@ -50,6 +50,7 @@ class TopTwo:
     """The two likeliest tokens, chosen."""
 
     want = DraftModel.want
+    learns_across_rows = drafts_across_rows = False
     claims = ()
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -98,6 +99,7 @@ class GivenDraws:
     """The tree a -> {b, c}, c -> {a}, as if it had just been drawn without replacement."""
 
     want = DraftModel.want
+    learns_across_rows = drafts_across_rows = False
     claims = (Drawn,)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:

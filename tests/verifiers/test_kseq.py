@@ -75,6 +75,7 @@ class Short:
     """Draws twice from a distribution over two listed tokens."""
 
     want = DraftModel.want
+    learns_across_rows = drafts_across_rows = False
     claims: tuple[type[Claim], ...] = (Drawn,)
 
     def __init__(self, dtype: torch.dtype) -> None:

@@ -76,7 +76,7 @@ def audit(
         sources.append(recipe)
     report: dict[str, Any] = {"proofs": [], "mistakes": []}
     try:
-        for kind, found in _results(sources, exhaustive, processes or num_cpus()):
+        for kind, found in _results(sources, exhaustive, processes or num_cpus(), debug):
             report["mistakes" if kind == MISTAKES else "proofs"] += found
             print_status(_progress(kind, found))
         report["proofs"].sort(key=lambda proof: sources.index(proof["source"]))
@@ -110,15 +110,15 @@ def audit(
 
 
 def _results(
-    sources: list[str], exhaustive: bool, processes: int
+    sources: list[str], exhaustive: bool, processes: int, debug: bool
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield, as they finish, (source, proofs of one method on one kind of models) and (MISTAKES, reports of
     the planted mistakes), in a process pool if `processes` > 1."""
     from outpace.proof.suite import PLANS
 
-    work = [(source, kind, exhaustive) for source in sources for kind in PLANS]
+    work = [(source, kind, exhaustive, debug) for source in sources for kind in PLANS]
     if processes == 1:
-        yield from ((source, proofs(source, kind, exhaustive)) for source, kind, exhaustive in work)
+        yield from ((each[0], proofs(*each)) for each in work)
         yield MISTAKES, planted_mistakes()
         return
     needed = min(processes, len(work) + 1)
@@ -139,16 +139,24 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def proofs(source: str, kind: str, exhaustive: bool) -> list[dict[str, Any]]:
-    """Reports of the proofs of a method on one kind of models.
+def proofs(source: str, kind: str, exhaustive: bool, debug: bool = False) -> list[dict[str, Any]]:
+    """Reports of the proofs of a method on one kind of models. An exception is the fault of a last one, so
+    that the other methods are audited; with `debug` it is raised.
 
     source: name or recipe file of the method; kind: a key of `outpace.proof.suite.PLANS`.
     """
-    from outpace.proof.suite import PLANS, prove
+    from outpace.proof.suite import PLANS, failed, prove
     from outpace.recipes import resolve_recipe
 
-    plan = PLANS[kind]
-    found = prove(resolve_recipe(source), plan.models(), plan, exhaustive=exhaustive)
+    plan, recipe, found = PLANS[kind], resolve_recipe(source), []
+    models = plan.models()
+    try:
+        for proof in prove(recipe, models, plan, exhaustive=exhaustive):
+            found.append(proof)
+    except Exception as error:
+        if debug:
+            raise
+        found.append(failed(recipe, models, error))
     return [{"source": source, **proof.report()} for proof in found]
 
 

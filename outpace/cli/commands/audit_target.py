@@ -15,6 +15,7 @@ from torch import Tensor
 from outpace.cli.output import print_status, print_table
 from outpace.core.contracts import Guarantee, Parts, Recipe, Target
 from outpace.models.vocabulary import CrossVocabularyDraft
+from outpace.proof.draft_counts import DraftCounts
 
 if TYPE_CHECKING:
     from outpace.api.model import Model
@@ -121,7 +122,9 @@ class TargetAudit:
     def method(self, recipe: Recipe, named: dict[str, Any]) -> dict[str, Any]:
         """Findings about one method as JSON values; `named`: draft models by option name."""
         apart, replayed_in = self._divergences(recipe, named)
-        tests, counts = self._sampled(recipe, named)
+        # a GREEDY method promises nothing at other temperatures
+        greedy = recipe.guarantee is Guarantee.GREEDY
+        tests, counts = ({}, DraftCounts()) if greedy else self._sampled(recipe, named)
         bugs = sum(each["rounding"] is False for each in apart)
         return {
             "method": recipe.name,
@@ -203,7 +206,6 @@ class TargetAudit:
         """
         from outpace.core.sampling_params import SamplingParams
         from outpace.proof.decode_all import texts
-        from outpace.proof.draft_counts import DraftCounts
         from outpace.proof.sampled_test import g_test, uniform_values
 
         counts = DraftCounts()
@@ -250,9 +252,11 @@ def print_checks(report: dict[str, Any]) -> None:
         tests = check["sampling"]
         greedy = f"{len(report['prompts']) - len(check['divergences'])} of {len(report['prompts'])}"
         gap = max((abs(each["gap"]) for each in check["divergences"]), default=0.0)
-        p_values = [f"{tests[name]['p_value']:.2g}" for name in ("all", "late")]
+        p_values = [f"{tests[name]['p_value']:.2g}" if tests else "-" for name in ("all", "late")]
         counts = [str(check[name]) for name in ("drafted", "accepted", "deepest")]
-        detects, tokens = f"{tests['all']['detects']:.3f}", str(tests["all"]["tokens"])
+        detects, tokens = "-", "0"
+        if tests:
+            detects, tokens = f"{tests['all']['detects']:.3f}", str(tests["all"]["tokens"])
         rows.append(
             (check["method"], greedy, f"{gap:.2g}", tokens, *counts, *p_values, detects, verdict(check))
         )

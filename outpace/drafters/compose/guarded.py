@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
+from outpace.core.contract_checks import check_draft
 from outpace.core.contracts import Draft, Drafter, Plan, Step
 from outpace.core.tree import TokenTree
 from outpace.drafters.compose.rows import context_of_rows, joined_rows, plan_of_rows
@@ -13,16 +14,21 @@ from outpace.drafters.compose.rows import context_of_rows, joined_rows, plan_of_
 
 class GuardedDrafter:
     """Implementation of core.contracts.Drafter: another drafter, and no drafts for requests for which that
-    raises an exception, from that step until they end.
+    raises an exception or drafts what breaks its contract, from that step until they end.
 
     An exception that depends on the tokens drawn in a draft, not on the text alone, makes that one step
     inexact: the drafts without it are no longer drawn from q.
     """
 
-    def __init__(self, drafter: Drafter, on_error: Callable[[int | None, Exception], None]) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        vocab: int,  # of the target
+        on_error: Callable[[int | None, Exception], None],
+    ) -> None:
         """`on_error` is called with the slot and the exception; with None instead of the slot if the drafter
         failed to learn from a step."""
-        self._drafter, self._on_error = drafter, on_error
+        self._drafter, self._vocab, self._on_error = drafter, vocab, on_error
         self.want = drafter.want
         self.claims: tuple[type[Claim], ...] = drafter.claims
         self.learns_across_rows = drafter.learns_across_rows
@@ -33,7 +39,7 @@ class GuardedDrafter:
         rows = [row for row, slot in enumerate(ctx.slots) if slot not in self._failed]
         if len(rows) == len(ctx.slots):
             try:
-                return self._drafter.propose(ctx, plan)
+                return self._checked(ctx, plan)
             except Exception as error:
                 if len(rows) == 1:
                     self._fail(ctx.slots[0], error)
@@ -41,7 +47,7 @@ class GuardedDrafter:
         drafts: dict[int, Draft] = {}
         for row in rows:  # one at a time, to find those that fail
             try:
-                drafts[row] = self._drafter.propose(context_of_rows(ctx, [row]), plan_of_rows(plan, [row]))
+                drafts[row] = self._checked(context_of_rows(ctx, [row]), plan_of_rows(plan, [row]))
             except Exception as error:
                 self._fail(ctx.slots[row], error)
         trees = [
@@ -53,6 +59,9 @@ class GuardedDrafter:
             sum(draft.forwards for draft in drafts.values()),
             sum(draft.seconds for draft in drafts.values()),
         )
+
+    def _checked(self, ctx: Context, plan: Plan) -> Draft:
+        return check_draft(self._drafter.propose(ctx, plan), ctx.roots, self._vocab, self.claims)
 
     def _fail(self, slot: int, error: Exception) -> None:
         self._failed.add(slot)

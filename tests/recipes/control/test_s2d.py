@@ -113,7 +113,7 @@ def drafts_with_an_error(breaks: bool) -> tuple[list[int | None], list[list[list
         return keep(tokens, slots, *rest)
 
     deeper.keep = failing
-    guarded = GuardedDrafter(drafter, lambda slot, error: failed.append(slot))
+    guarded = GuardedDrafter(drafter, parts.target.vocab, lambda slot, error: failed.append(slot))
     sampling = [SamplingParams(1.0, max_tokens=40, seed=row) for row in range(len(PROMPTS))]
     texts = [torch.tensor(text) for text in PROMPTS]
     drafts = [list[list[int]]() for _ in PROMPTS]

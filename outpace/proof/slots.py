@@ -1,0 +1,63 @@
+"""Slots that are used again: requests get the drafts and texts there that they get in a new session.
+
+A distribution test decodes each batch in a session of its own, in which a part that keeps the state of ended
+requests is not noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from outpace.core.contracts import Parts, Step
+from outpace.core.sampling_params import SamplingParams
+from outpace.decode import Session
+from outpace.sampling.target_probs import LazyTargetProbs
+
+EARLIER = ((1, 0, 0, 2, 1, 0, 0), (2, 1, 2, 1), (0, 2, 1, 1, 0, 2))
+LATER = ((2, 0, 1, 2, 0), (1, 1, 1, 1, 1, 1, 1, 1), (0, 1))
+CANCELLED = 1  # the slot whose first request is cancelled
+# texts and, per slot, the draft tokens of each step
+Decoded = tuple[list[list[int]], list[list[list[int]]]]
+
+
+def fault_in_used_slots(build: Callable[[], Parts]) -> str:
+    """What requests that follow others in their slots get otherwise than in a new session; "" if nothing.
+
+    Drafts, and texts drawn under the same seed, are compared if they are to follow from the request alone;
+    greedy texts always are."""
+    used, fresh = build(), build()
+    across = used.drafter.learns_across_rows or used.drafter.drafts_across_rows
+    by_request = not (across or used.controller.plans_across_rows)
+    for temperature in (1.0, 0.0):
+        params = SamplingParams(temperature, max_tokens=8)
+        _decoded(used, EARLIER, params, cancels=True)
+        (texts, drafts), (new_texts, new_drafts) = (_decoded(parts, LATER, params) for parts in (used, fresh))
+        if (by_request or not temperature) and (texts != new_texts or (by_request and drafts != new_drafts)):
+            return (
+                "a request gets other drafts or tokens in the slot of one that has ended than in a new "
+                "session: forget the state of `slots` in `release`, or set learns_across_rows or "
+                "plans_across_rows"
+            )
+    return ""
+
+
+def _decoded(
+    parts: Parts, prompts: Sequence[Sequence[int]], params: SamplingParams, *, cancels: bool = False
+) -> Decoded:
+    sampling = [replace(params, seed=seed) for seed in range(len(prompts))]
+    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, LazyTargetProbs)
+    drafts = [list[list[int]]() for _ in prompts]
+    for number, step in enumerate(session.steps()):
+        _note(step, drafts)
+        if cancels and number == 1 and CANCELLED in session.rows:
+            session.cancel(CANCELLED)
+    return [session.request(slot).output() for slot in range(len(prompts))], drafts
+
+
+def _note(step: Step, drafts: Sequence[list[list[int]]]) -> None:
+    tokens, forest = step.draft.tree.tokens.tolist(), step.draft.tree.forest
+    for slot, nodes in zip(step.ctx.slots, forest.nodes, strict=True):
+        drafts[slot].append([tokens[node] for node in nodes])
