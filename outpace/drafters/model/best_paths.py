@@ -59,7 +59,9 @@ def best_paths(
         if not frontier:
             break
         first, logits = read(grower.structure() if level else TokenTree.roots(ctx.roots))
-        logits = adjust(logits[[node - first for node in frontier]], ctx, grower, frontier)
+        if frontier != list(range(first, first + len(logits))):  # a copy takes long over a large vocabulary
+            logits = logits[[node - first for node in frontier]]
+        logits = adjust(logits, ctx, grower, frontier)
         values, tokens = (each[:, :count].tolist() for each in _most_probable(logits, count, top_k))
         found: list[list[_Extended]] = [[] for _ in ctx.slots]
         for node, row_values, row_tokens in zip(frontier, values, tokens, strict=True):
