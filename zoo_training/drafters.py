@@ -31,7 +31,7 @@ from zoo_training.cards import rounded
 from zoo_training.corpus import read_corpus
 from zoo_training.prompts import KINDS, write_prompts
 
-PROMPTS, MORE_PROMPTS = 3000, 12_000
+PROMPTS = 3000
 TARGET = "zoo:target"
 COMMON = (
     f"texts={PROMPTS}",
@@ -56,8 +56,9 @@ class Plan:
     kinds: tuple[str, ...] | None = (
         None  # of its own prompts, where it does not learn from those of the others
     )
-    # Learns from MORE_PROMPTS, which the target answers compiled in bfloat16: in a quarter of the time.
-    more_prompts: bool = False
+    # Number of prompts. More than PROMPTS are answered compiled in bfloat16, in a quarter of the time.
+    prompts: int = PROMPTS
+    prompts_seed: int = 0
     installed: bool = True  # whether the package has it; others are only what further ones begin with
 
 
@@ -75,15 +76,23 @@ DRAFTERS = {
     "eagle3": Plan("eagle3", ("steps=3000", "head.draft_vocab=2048")),
     "hass-first": Plan("hass", ("steps=3000",), head="eagle", installed=False),
     "hass-second": Plan(
-        "hass", ("steps=6000", "answers.batch=64"), head="hass-first", more_prompts=True, installed=False
+        "hass", ("steps=6000", "answers.batch=64"), head="hass-first", prompts=12_000, installed=False
     ),
     # A larger weight of the cross entropy, which a greedy draft does not need: drawn tokens are accepted more
     # often.
-    "hass": Plan(
+    "hass-third": Plan(
         "hass",
         ("steps=4000", "answers.batch=64", "head.token_weight=2"),
         head="hass-second",
-        more_prompts=True,
+        prompts=12_000,
+        installed=False,
+    ),
+    "hass": Plan(
+        "hass",
+        ("steps=10000", "answers.batch=64", "head.token_weight=2"),
+        head="hass-third",
+        prompts=24_000,
+        prompts_seed=1,  # other prompts than those of the runs before
     ),
     "draft": Plan("distillspec", ("steps=2000",), draft="zoo:draft"),
     "layerskip": Plan(
@@ -117,14 +126,14 @@ def train_drafter(name: str, output: Path, seed: int) -> Path:
         return folder
     head = None if plan.head is None else str(train_drafter(plan.head, output, seed))
     own = plan.kinds is not None
-    number = MORE_PROMPTS if plan.more_prompts else PROMPTS
+    number = plan.prompts
     prompts = output / f"prompts-{name if own else number}.jsonl"
     if not prompts.is_file():
-        write_prompts(prompts, number, seed=0, kinds=plan.kinds or KINDS)
-    dtype = "bfloat16" if plan.more_prompts else "float32"
+        write_prompts(prompts, number, seed=plan.prompts_seed, kinds=plan.kinds or KINDS)
+    many = number > PROMPTS
     train(
         plan.method,
-        target=outpace.load(TARGET, dtype=dtype, compile=plan.more_prompts),
+        target=outpace.load(TARGET, dtype="bfloat16" if many else "float32", compile=many),
         data=str(prompts),
         output=folder,
         draft=plan.draft,

@@ -37,7 +37,9 @@ def runs(monkeypatch) -> list:
 
     monkeypatch.setattr(drafters, "train", train)
     monkeypatch.setattr(drafters.outpace, "load", lambda name, **_: name)
-    monkeypatch.setattr(drafters, "write_prompts", lambda path, number, seed, kinds: path.write_text(""))
+    monkeypatch.setattr(
+        drafters, "write_prompts", lambda path, number, seed, kinds: path.write_text(f"{number} {seed}")
+    )
     return found
 
 
@@ -48,7 +50,8 @@ def test_each_drafter_is_trained_once_after_the_one_it_begins_with(runs, tmp_pat
         ("eagle", "eagle-2", None),
         ("hass", "hass-first-2", str(tmp_path / "eagle-2")),
         ("hass", "hass-second-2", str(tmp_path / "hass-first-2")),
-        ("hass", "hass-2", str(tmp_path / "hass-second-2")),
+        ("hass", "hass-third-2", str(tmp_path / "hass-second-2")),
+        ("hass", "hass-2", str(tmp_path / "hass-third-2")),
         ("distillspec", "draft-2", None),
     ]
     assert [(captured.name, config.texts) for *_, captured, config in runs] == [
@@ -56,13 +59,20 @@ def test_each_drafter_is_trained_once_after_the_one_it_begins_with(runs, tmp_pat
         ("captured-3000", 3000),
         ("captured-12000", 12_000),
         ("captured-12000", 12_000),
+        ("captured-24000", 24_000),
         ("captured-3000", 3000),
     ]
+    written = {path.stem: path.read_text() for path in tmp_path.glob("*.jsonl")}
+    assert written == {
+        "prompts-3000": "3000 0",
+        "prompts-12000": "12000 0",
+        "prompts-24000": "24000 1",
+    }
     drafters.main(["layerskip"], tmp_path, seed=0, threads=1, install=False)
     assert runs.pop()[3] == tmp_path / "layerskip" / "work"
     assert all(config.seed == 2 and config.answers.seed == 0 for *_, config in runs)
     drafters.main(["hass"], tmp_path, seed=2, threads=1, install=False)
-    assert len(runs) == 5
+    assert len(runs) == 6
 
 
 def test_only_heads_are_installed(runs, tmp_path, monkeypatch) -> None:
@@ -70,7 +80,7 @@ def test_only_heads_are_installed(runs, tmp_path, monkeypatch) -> None:
     names = ["medusa", "hass-first", "hass", "draft"]
     drafters.main(names, tmp_path / "out", seed=0, threads=1, install=True)
     assert sorted(path.name for path in (tmp_path / "heads").iterdir()) == ["hass", "medusa"]
-    for name, start in (("medusa", None), ("hass", "hass-second")):  # no folder of this machine
+    for name, start in (("medusa", None), ("hass", "hass-third")):  # no folder of this machine
         place = tmp_path / "heads" / name
         config, weights = read_files(place)
         assert config == {"method": name} and list(weights) == ["fc.weight"]
