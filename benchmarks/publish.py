@@ -53,6 +53,7 @@ WIDER_METHODS = ",".join(
         ("eagle2:adaptive=true", "eagle"),
         ("eagle:tree=chain", "hass"),
         ("eagle:tree=chain:depth=8", "hass"),
+        ("eagle:tree=chain:depth=10", "hass"),
         ("auto", "hass"),
         ("eagle2:adaptive=true", "hass"),
         ("eagle3:tree=chain:depth=5", "eagle3"),
@@ -61,7 +62,8 @@ WIDER_METHODS = ",".join(
 )
 HEADS_OF_WIDER_TARGET = (
     f"{WIDER_PAIR} --compile --no-eager --dtype bfloat16 --methods speculative-sampling,"
-    f"speculative-sampling:depth=3,speculative-sampling:depth=8,{WIDER_METHODS} "
+    "speculative-sampling:depth=3,speculative-sampling:depth=8,speculative-sampling:depth=10,"
+    f"{WIDER_METHODS} "
     f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
 )
 BOTH_SOURCES = (
