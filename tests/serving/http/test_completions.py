@@ -136,5 +136,7 @@ def test_the_end_of_text_ends_it_unless_it_is_ignored(client: Any, model: Any) -
     end = {str(model.tokenizer.eos_token_id): 100}
     [choice] = complete(client, logit_bias=end).choices
     assert (choice.text, choice.finish_reason) == ("", "stop")
-    found = complete(client, logit_bias=end, max_tokens=4, extra_body={"ignore_eos": True})
+    found = complete(client, logit_bias=end, max_tokens=4, logprobs=0, extra_body={"ignore_eos": True})
     assert found.usage.completion_tokens == 4 and found.choices[0].finish_reason == "length"
+    # special tokens are not in the text, so they have no length
+    assert found.choices[0].text == "" and found.choices[0].logprobs.text_offset == [0, 0, 0, 0]
