@@ -205,5 +205,6 @@ def test_a_stream_is_one_text(loaded):
 
 
 def test_min_tokens_never_exceed_the_models_maximum_length(loaded):
-    result = outpace.generate(loaded[0], [5] * 250, "prompt-lookup", max_tokens=50, min_tokens=40)[0]
-    assert len(result.tokens) == 6
+    prompts, limits = [[5] * 250, [5] * 240], {"max_tokens": 50, "min_tokens": 40}
+    results = outpace.generate(loaded[0], prompts, "prompt-lookup", **limits)
+    assert [len(result.tokens) for result in results] == [6, 16]

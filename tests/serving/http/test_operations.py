@@ -107,6 +107,17 @@ def test_draft_tokens_after_the_end_of_a_text_and_steps_without_drafts_are_not_c
         assert {name: after[name] - before[name] for name in after} == {name: counts[name] for name in after}
 
 
+def test_a_request_whose_client_left_has_no_time_of_an_answer(running: Any, client: Any, wait: Any) -> None:
+    before = values(running)
+    body = {"model": "zoo", "prompt": "def f(", "max_tokens": 2000, "extra_body": {"ignore_eos": True}}
+    with client.completions.create(**body, stream=True) as stream:
+        next(iter(stream))
+    cancelled = ("outpace_requests_total", frozenset({("outcome", "cancelled")}))
+    wait(lambda: values(running).get(cancelled, 0) == before.get(cancelled, 0) + 1)
+    time = ("outpace_request_seconds_count", frozenset[tuple[str, str]]())
+    assert values(running)[time] == before[time]
+
+
 def as_vllm_reads_it(text: str) -> tuple[dict[str, int], dict[int, int]]:
     """The totals and the accepted tokens by position, as `vllm bench serve` reads them: a value belongs to
     the counter whose name its line has anywhere, and all values of a counter are added."""
