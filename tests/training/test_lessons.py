@@ -165,7 +165,6 @@ def test_agreement_of_an_adapter_is_what_decoding_accepts(tmp_path: Path) -> Non
     check_agreement(made, "kangaroo", options)
 
 
-@pytest.mark.slow
 def test_an_evaluation_is_the_mean_over_the_places_of_all_batches() -> None:
     # sums of each batch: places, acceptance, and first 1, 2 and 3 tokens that agree
     sums: dict[Any, Tensor] = {0: torch.tensor([3, 1.5, 3, 2, 1]), 1: torch.tensor([1, 0.5, 1, 0, 0])}
@@ -181,6 +180,7 @@ def test_an_evaluation_is_the_mean_over_the_places_of_all_batches() -> None:
     assert found == DrafterEvaluation(7, 0.5, 2.75, (1.0, 0.5, 0.25))
 
 
+@pytest.mark.slow
 def test_a_trained_adapter_agrees_more_than_the_early_exit_without_one(tmp_path: Path) -> None:
     made, raw = trained_adapter(120, tmp_path), EarlyExitLesson(target().model, target().head, EarlyExits(1))
     others = [greedy_text(first, second) for first in range(VOCAB) for second in (2, 5)]
