@@ -152,7 +152,7 @@ async def read_stream(route: str, chunks: AsyncIterator[Any], at_most: int | Non
 async def parse_stream(route: str, response: bytes) -> AsyncIterator[Any]:
     """The chunks in a response of HTTP/1.0."""
     _, _, events = response.partition(b"\r\n\r\n")
-    for line in events.decode().splitlines():
+    for line in events.decode().split("\n"):
         name, _, data = line.partition(": ")
         if name == "data" and data != "[DONE]":
             yield CHUNKS[route](json.loads(data))

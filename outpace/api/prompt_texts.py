@@ -21,9 +21,15 @@ def read_text(path: Path) -> str:
         raise ValueError(f"{path} is not compressed by gzip ({error}): give it another name") from error
 
 
+def split_lines(text: str) -> list[str]:
+    """The lines of a text, without their line feeds. Form feeds and U+2028, at which `str.splitlines` cuts
+    too, are part of a line: JSON strings and source code have them."""
+    return text.removesuffix("\n").split("\n")
+
+
 def split_prompts(text: str) -> list[str]:
     """The prompts of a text: those between separators or, without any, each line."""
-    lines = text.splitlines()
+    lines = split_lines(text)
     if SEPARATOR not in lines:
         return [line for line in lines if line.strip()]
     prompts: list[list[str]] = [[]]

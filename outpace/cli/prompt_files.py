@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from outpace.api.prompt_texts import split_lines
 from outpace.cli.options import read_text
 from outpace.cli.output import json_text
 
@@ -70,7 +71,7 @@ def read_prompt_file(path: Path) -> list[PromptItem]:
     if path.suffix != ".jsonl":
         return [PromptItem(text)]
     items: list[PromptItem] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(split_lines(text), 1):
         if not line.strip():
             continue
         try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from outpace.api.model import Model
-from outpace.api.prompt_texts import read_text, split_prompts
+from outpace.api.prompt_texts import read_text, split_lines, split_prompts
 from outpace.api.prompts import encode, required
 
 BUILT_IN = "builtin:code"
@@ -150,7 +150,7 @@ def _file(path: Path) -> Iterator[tuple[str, Any]]:
     if ".jsonl" not in path.suffixes:
         yield from ((f"{path}: ", each) for each in split_prompts(text))
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(split_lines(text), 1):
         if not line.strip():
             continue
         place = f"{path}, line {number}: "

@@ -170,6 +170,17 @@ def test_logprobs_end_with_the_text_and_are_json(loaded):
     )
 
 
+def test_logprobs_of_a_draft_that_a_stop_string_cuts_are_those_of_its_first_tokens(loaded):
+    target = loaded[0]  # drafts for itself, so that whole drafts are accepted
+    settings = {"draft": target, "depth": 6, "max_tokens": 24, "temperature": 0, "logprobs": 0}
+    whole = outpace.generate(target, PROMPTS[0], **settings)[0]
+    for place in (1, 4, 7):
+        cut = outpace.generate(target, PROMPTS[0], stop=whole.text[place : place + 2], **settings)[0]
+        first = whole.logprobs[: len(cut.tokens)]
+        assert [each.token for each in cut.logprobs] == cut.tokens == [each.token for each in first]
+        assert [each.raw for each in cut.logprobs] == pytest.approx([each.raw for each in first], abs=1e-9)
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -194,5 +205,6 @@ def test_a_stream_is_one_text(loaded):
 
 
 def test_min_tokens_never_exceed_the_models_maximum_length(loaded):
-    result = outpace.generate(loaded[0], [5] * 250, "prompt-lookup", max_tokens=50, min_tokens=40)[0]
-    assert len(result.tokens) == 6
+    prompts, limits = [[5] * 250, [5] * 240], {"max_tokens": 50, "min_tokens": 40}
+    results = outpace.generate(loaded[0], prompts, "prompt-lookup", **limits)
+    assert [len(result.tokens) for result in results] == [6, 16]

@@ -31,6 +31,8 @@ def texts(tmp_path):
     (tmp_path / "texts" / "one.txt").write_text("def add(a, b):\n    return a + b\n")
     (tmp_path / "texts" / "other.json").write_text('{"a": 1}')
     (tmp_path / "texts" / ".hidden").write_bytes(b"\xff")
+    (tmp_path / "texts" / ".git").mkdir()
+    (tmp_path / "texts" / ".git" / "index").write_bytes(b"\xff")
     lines = [
         {"text": "def add(a, b):\n    return b\n"},
         {"tokens": [5, 6, 7, 8]},
@@ -190,6 +192,17 @@ def test_what_cannot_be_built_fails_with_one_sentence(outpace_, tiny, tmp_path, 
     result = outpace_("index", "build", *arguments, *rest)
     assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1 and words_ in result.stderr
     assert not (tmp_path / "my.index").exists()
+
+
+def test_token_ids_are_those_of_the_tokenizer(outpace_, tiny, tmp_path, words):
+    command = ("index", "build", "--from", "one.jsonl", "--tokenizer", tiny.target, "-o", "my.index")
+    last = max(words.get_vocab().values())
+    (tmp_path / "one.jsonl").write_text(json.dumps({"tokens": [0, last]}))
+    assert outpace_(*command).exit_code == 0 and store.load(SuffixArray, "my.index").max_token == last
+    for beyond in (last + 1, -1):
+        (tmp_path / "one.jsonl").write_text(json.dumps({"tokens": [0, beyond]}))
+        refused = outpace_(*command)
+        assert refused.exit_code == 2 and "one.jsonl:1 has tokens beyond" in refused.stderr
 
 
 def test_sizes_are_printed_with_their_unit():

@@ -257,6 +257,22 @@ def test_a_run_that_is_stopped_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+class Unwritable(np.ndarray[Any, Any]):
+    """An array for which there is no space on the disk."""
+
+    def tofile(self, *_: Any, **__: Any) -> None:
+        raise OSError("no space left")
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "some.index"
+    store.save(adjacency(), path, MINE)
+    before = path.read_bytes()
+    with pytest.raises(OSError, match="no space"):
+        store.save(Altered(adjacency(), {"table": np.zeros(3, np.int32).view(Unwritable)}), path)
+    assert path.read_bytes() == before
+
+
 def test_writing_to_a_mapped_index_leaves_its_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "some.index"
     store.save(trigrams(), path, MINE)

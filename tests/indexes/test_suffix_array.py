@@ -62,6 +62,7 @@ def test_a_limited_number_of_occurrences_is_read_evenly_spread(loops: str) -> No
 def test_a_document_longer_than_a_chunk_is_cut(loops: str) -> None:
     index = SuffixArray.build([list(range(25))], 10)
     assert index.metadata == {"tokens": 25, "documents": 1, "chunks": 3}
+    assert [index.find([token], min_ngram=1)[0] for token in range(26)] == [1] * 25 + [0]
     assert index.continuations([3, 4], 3)[1].tolist() == [[5, 6, 7]]
     assert index.find([8, 9]) == (0, [])  # between two chunks
     assert index.continuations([7, 8], 3)[1].tolist() == [[-1, -1, -1]]

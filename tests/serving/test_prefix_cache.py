@@ -153,6 +153,7 @@ def test_within_a_small_budget_requests_are_preempted_and_go_on_with_what_is_lef
         assert scheduler.num_preemptions
         expected = expected or [client.tokens for client in clients]
         assert [client.tokens for client in clients] == expected
+    assert scheduler.num_queried_tokens == sum(map(len, prompts))  # not again where a request goes on
     again = [found for length, found in joined if length > 69]
     assert len(again) == scheduler.num_preemptions and max(again) > 70
 

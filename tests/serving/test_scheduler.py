@@ -91,6 +91,20 @@ def test_every_request_gets_the_text_that_it_gets_alone(kv_bytes: int | None, pr
     assert bool(preemptions) == (kv_bytes is not None)
 
 
+def test_requests_end_in_the_order_in_which_they_came_although_some_wait_again() -> None:
+    scheduler = Scheduler(methods(), kv_bytes=3 * (16 + DRAFT_MARGIN))
+    clients = [Client(scheduler, request([index], max_tokens=40, method="none")) for index in range(6)]
+    ended: list[Client] = []
+
+    def note(step: int) -> None:
+        done = [client for client in clients if client.events and isinstance(client.events[-1], Finished)]
+        ended.extend(client for client in done if client not in ended)
+
+    run(scheduler, note)
+    # the last that joined leaves when memory runs short, and goes on before those that have not begun
+    assert ended == clients and scheduler.num_preemptions
+
+
 def test_cancelled_requests_leave_at_once_and_disturb_nobody() -> None:
     scheduler = Scheduler(methods(), max_rows=4)
     clients = [Client(scheduler, each) for each in mixed(9)]
@@ -203,6 +217,7 @@ def test_a_prompt_that_never_fits_is_refused_and_an_answer_that_does_not_is_cut(
     refused, cut = Client(scheduler, long), Client(scheduler, growing)
     run(scheduler)
     assert isinstance(last := refused.events[-1], Failed) and "30 tokens does not fit" in last.reason
+    assert not last.is_fault_of_server
     assert cut.result.finish_reason == "length" and 5 <= len(cut.tokens) < 40
     assert cut.tokens == alone(growing)[: len(cut.tokens)]
 

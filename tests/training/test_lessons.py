@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,6 +32,7 @@ from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.answers import sampled
 from outpace.training.config import TOKEN_LOSSES, ConfigError, Distillation, EarlyExits, TrainConfig, changed
 from outpace.training.drafters import lesson, save, smaller, untrained
+from outpace.training.evaluation import DrafterEvaluation
 from outpace.training.features import FeatureSource
 from outpace.training.lessons.adapters import AdapterLesson
 from outpace.training.lessons.draft_models import (
@@ -44,7 +46,7 @@ from outpace.training.lessons.draft_models import (
 )
 from outpace.training.lessons.early_exits import EarlyExitLesson
 from outpace.training.lessons.feature_heads import FeatureHeadLesson
-from outpace.training.lessons.lesson import Lesson
+from outpace.training.lessons.lesson import DrafterLesson, Lesson
 from outpace.training.lessons.position_heads import NUM_RANKS, PositionHeadLesson
 from outpace.training.losses import forward_kl, total_variation_plus
 from outpace.training.methods import POSITION_HEADS, defaults
@@ -161,6 +163,21 @@ def test_agreement_of_an_adapter_is_what_decoding_accepts(tmp_path: Path) -> Non
     made.head.double()  # as the target
     options = {"head": HeadModel(made.head), "depth": STEPS, "threshold": 0.0}
     check_agreement(made, "kangaroo", options)
+
+
+def test_an_evaluation_is_the_mean_over_the_places_of_all_batches() -> None:
+    # sums of each batch: places, acceptance, and first 1, 2 and 3 tokens that agree
+    sums: dict[Any, Tensor] = {0: torch.tensor([3, 1.5, 3, 2, 1]), 1: torch.tensor([1, 0.5, 1, 0, 0])}
+
+    class Measured(DrafterLesson):
+        max_depth = 3
+
+        def agreement(self, batch: Any, num_steps: int) -> Tensor:
+            assert num_steps == 3
+            return sums[batch]
+
+    found = Measured.evaluation(Measured.__new__(Measured), 7, sums)
+    assert found == DrafterEvaluation(7, 0.5, 2.75, (1.0, 0.5, 0.25))
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
+from outpace.api.prompt_texts import split_lines
 from outpace.bench.measure.metrics import Counts, StepRecord
 from outpace.core.context import Context
 from outpace.core.contracts import (
@@ -97,7 +98,7 @@ def read(path: Path, encode_prompt: Encode, encode: Encode, vocab: int) -> list[
         if path.suffix == ".json":
             rows = json.loads(data)["results"]
         else:
-            rows = [json.loads(line) for line in data.splitlines() if line.strip()]
+            rows = [json.loads(line) for line in split_lines(data) if line.strip()]
     except (ValueError, KeyError, TypeError):
         raise ValueError(
             f'{path} is neither lines of JSON (.jsonl) nor a .json file with "results"'

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outpace.api.prompt_texts import read_text, split_prompts
+from outpace.api.prompt_texts import read_text, split_lines, split_prompts
 
 FOLDER = Path(__file__).parent.parent / "prompts"
 BUILT_IN = ("code", "arithmetic", "edit")
@@ -54,7 +54,7 @@ def _stem(source: str) -> str:
 
 
 def _rows(text: str, path: Path) -> Iterator[Mapping[str, Any]]:
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(split_lines(text), 1):
         if not line.strip():
             continue
         try:

@@ -29,6 +29,11 @@ class TokenBytes:
         piece = self._pieces[token]
         return self._tokenizer.decode([token]).encode() if piece is None else piece
 
+    def in_text(self, token: int) -> bytes:
+        """The bytes of this token in a text: special tokens have none."""
+        piece = self._pieces[token]
+        return self._tokenizer.decode([token], skip_special_tokens=True).encode() if piece is None else piece
+
 
 def chat_logprobs(found: Sequence[Logprob], bytes_of: TokenBytes) -> list[dict[str, Any]]:
     """One entry per token, with its text, bytes and most probable alternatives."""
@@ -53,7 +58,7 @@ class TextOffsets:
         self._offset = 0
 
     def __call__(self, spelt: bytes) -> int:
-        """The offset of the next token, whose bytes these are."""
+        """The offset of the next token, which has these bytes in the text."""
         offset = self._offset
         self._offset += len(self._decoder.decode(spelt))
         return offset
@@ -70,7 +75,7 @@ def completion_logprobs(
         "top_logprobs": [
             {_word(bytes_of(each.token)): max(each.raw, LOWEST) for each in (*own.top, own)} for own in found
         ],
-        "text_offset": [offset_of(bytes_of(each.token)) for each in found],
+        "text_offset": [offset_of(bytes_of.in_text(each.token)) for each in found],
     }
 
 

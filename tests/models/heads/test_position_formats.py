@@ -121,6 +121,14 @@ def test_weights_get_the_dtype_of_the_target_and_rotary_frequencies_stay_float32
     assert {each.dtype for each in found.prefix.buffers()} == {torch.float32}
 
 
+def test_the_configuration_of_medusa_has_the_sizes_that_vllm_reads(tmp_path: Path) -> None:
+    head = MedusaHead(TARGET, 3, num_layers=2, bias=False, draft_ids=torch.tensor([1, 3, 4]))
+    save_position_head(random_parameters(head), tmp_path, TARGET)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    sizes = {"hidden_size": SIZE, "vocab_size": 6, "truncated_vocab_size": 3, "num_heads": 3}
+    assert config.items() >= (sizes | {"num_hidden_layers": 2, "medusa_fc_bias": False}).items()
+
+
 # the names that the other projects give to a tensor of each kind
 NAMES = {
     "medusa": {"blocks.1.layers.0.weight", "blocks.1.layers.0.bias", "lm_heads.4.weight"},

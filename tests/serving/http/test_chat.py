@@ -259,6 +259,41 @@ def test_a_call_that_the_model_writes_by_itself(client: Any, monkeypatch: pytest
     assert (without.finish_reason, without.message.content) == ("stop", text)
 
 
+def test_samples_with_calls_have_log_probabilities_of_every_token_once(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = '{"color": "red"}'
+    text = f'Yes.\n<tool_call>\n{{"name": "lamp", "arguments": {arguments}}}\n</tool_call>'
+    resolve = service.resolve_settings
+    grammar = f"root ::= {json.dumps(text)}"
+    monkeypatch.setattr(service, "resolve_settings", lambda *a, **k: resolve(*a, **k | {"grammar": grammar}))
+    given = {"model": "zoo", "messages": HELLO, "max_tokens": 80, "tools": [LAMP], "n": 2, "logprobs": True}
+    found = [{"text": "", "arguments": "", "tokens": b"", "reason": ""} for _ in range(2)]
+    for chunk in client.chat.completions.create(**given, stream=True):
+        [choice] = chunk.choices
+        own = found[choice.index]
+        own["text"] += choice.delta.content or ""
+        own["arguments"] += "".join(each.function.arguments for each in choice.delta.tool_calls or ())
+        own["tokens"] += b"".join(
+            bytes(each.bytes) for each in (choice.logprobs.content if choice.logprobs else ())
+        )
+        own["reason"] = choice.finish_reason
+    for own in found:
+        assert own.pop("tokens").decode().startswith(text)
+        assert own == {"text": "Yes.", "arguments": arguments, "reason": "tool_calls"}
+
+
+def test_a_call_that_is_cut_off_ended_by_its_length(client: Any) -> None:
+    given = GREEDY | {"tools": [LAMP], "tool_choice": {"type": "function", "function": {"name": "lamp"}}}
+    whole = client.chat.completions.create(**given | {"max_tokens": 80})
+    num = whole.usage.completion_tokens - 3
+    [choice], [other] = client.chat.completions.create(**given | {"max_tokens": num}).choices, whole.choices
+    assert (choice.finish_reason, other.finish_reason) == ("length", "tool_calls")
+    [call], [complete] = choice.message.tool_calls, other.message.tool_calls
+    assert call.function.name == complete.function.name == "lamp"
+    assert complete.function.arguments.startswith(call.function.arguments)
+
+
 def test_tools_are_part_of_the_prompt_unless_they_are_switched_off(model: Any, serve: Any) -> None:
     template = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{{ messages[-1].content }}"
     with serve(model, chat_template=template) as running:

@@ -48,6 +48,30 @@ def test_several_prompts_have_n_samples_each(client: Any, model: Any) -> None:
     ]
 
 
+def test_choices_come_in_the_order_of_the_prompts_whichever_ends_first(client: Any) -> None:
+    prompts = [CODE, "import os\n"]
+    long, short = (complete(client, prompt).choices[0].text for prompt in prompts)
+    stop = next(short[at : at + 3] for at in range(2, len(short)) if short[at : at + 3] not in long)
+    found = complete(client, prompts, stop=stop)
+    assert [each.text for each in found.choices] == [long, short[: short.index(stop)]]
+    assert [each.finish_reason for each in found.choices] == ["length", "stop"]
+
+
+def test_prompt_and_answer_have_at_most_the_maximum_length(model: Any, serve: Any) -> None:
+    length = len(model.tokenizer(CODE)["input_ids"])
+    with serve(model, max_length=length + 5) as running:
+        for given in ({}, {"max_tokens": 3}):
+            found = complete(running.client(), **given, extra_body={"ignore_eos": True})
+            assert found.usage.completion_tokens == given.get("max_tokens", 5)
+            assert found.choices[0].finish_reason == "length"
+
+
+def test_a_top_k_of_minus_1_is_no_limit(client: Any) -> None:
+    given = {"temperature": 1, "seed": 3, "max_tokens": 6}
+    found = [complete(client, **given, extra_body=each).choices[0].text for each in ({}, {"top_k": -1})]
+    assert found[0] == found[1]
+
+
 def test_the_prompt_is_echoed(client: Any) -> None:
     text = complete(client).choices[0].text
     assert complete(client, echo=True).choices[0].text == CODE + text
@@ -136,5 +160,7 @@ def test_the_end_of_text_ends_it_unless_it_is_ignored(client: Any, model: Any) -
     end = {str(model.tokenizer.eos_token_id): 100}
     [choice] = complete(client, logit_bias=end).choices
     assert (choice.text, choice.finish_reason) == ("", "stop")
-    found = complete(client, logit_bias=end, max_tokens=4, extra_body={"ignore_eos": True})
+    found = complete(client, logit_bias=end, max_tokens=4, logprobs=0, extra_body={"ignore_eos": True})
     assert found.usage.completion_tokens == 4 and found.choices[0].finish_reason == "length"
+    # special tokens are not in the text, so they have no length
+    assert found.choices[0].text == "" and found.choices[0].logprobs.text_offset == [0, 0, 0, 0]

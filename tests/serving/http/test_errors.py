@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import time
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -176,7 +178,8 @@ def test_keys_limits_and_sizes(model: Any, serve: Any) -> None:
         key = {"Authorization": "Bearer one"}
         status, found, _ = running.call(TEXT_PATH, TEXT | {"prompt": "x" * 600}, **key)
         assert status == 413 and "at most 500 bytes" in found["error"]["message"]
-        assert _chunked(running, [b'{"prompt": "', *[b"x" * 100] * 6, b'"}'], key)[0] == 413
+        pieces = [b'{"prompt": "', *[b"x" * 100] * 6, b'"}']
+        assert _chunked(running, pieces, key, seconds=0.05)[0] == 413  # no piece alone is too large
         assert _chunked(running, [b'{"model": "zoo", "max_tokens": 1,', b'"prompt": "a"}'], key)[0] == 200
         with pytest.raises(openai.RateLimitError) as limited:
             running.client("one").completions.create(**TEXT)
@@ -185,11 +188,19 @@ def test_keys_limits_and_sizes(model: Any, serve: Any) -> None:
         assert running.client("one").models.list().data  # only requests for work count
 
 
-def _chunked(running: Any, pieces: list[bytes], headers: dict[str, str]) -> tuple[int, bytes]:
-    """Status and body of the response to a POST without Content-Length."""
+def _chunked(
+    running: Any, pieces: list[bytes], headers: dict[str, str], seconds: float = 0
+) -> tuple[int, bytes]:
+    """Status and body of the response to a POST without Content-Length, with pauses of so many seconds."""
+
+    def slowly() -> Iterator[bytes]:
+        for piece in pieces:
+            time.sleep(seconds)
+            yield piece
+
     connection = http.client.HTTPConnection(urlsplit(running.url).netloc, timeout=60)
     given = {"Content-Type": "application/json"} | headers
-    connection.request("POST", TEXT_PATH, iter(pieces), given, encode_chunked=True)
+    connection.request("POST", TEXT_PATH, slowly(), given, encode_chunked=True)
     response = connection.getresponse()
     found = response.status, response.read()
     connection.close()

@@ -79,6 +79,9 @@ def test_metrics_count_what_was_generated(running: Any, client: Any, wait: Any) 
     assert more("outpace_requests_total", outcome="length") == 1
     assert more("outpace_request_seconds_count") == more("vllm:e2e_request_latency_seconds_count", **own) == 1
     assert more("outpace_inter_token_seconds_count") > 0
+    parts = ("time_to_first_token", "inter_token")  # of the time of the request
+    seconds = [more(f"outpace_{each}_seconds_sum") for each in (*parts, "request")]
+    assert 0 < sum(seconds[:2]) <= seconds[2]
     for name in ("requests_running", "requests_waiting", "kv_cache_bytes", "draft_kv_cache_bytes"):
         assert after[f"outpace_{name}", frozenset()] == 0
     for name in ("outpace_preemptions_total", "outpace_drafter_errors_total"):
@@ -86,6 +89,33 @@ def test_metrics_count_what_was_generated(running: Any, client: Any, wait: Any) 
     assert running.call("/v1/nothing")[0] == 404
     key = ("outpace_http_errors_total", frozenset({("status", "404")}))
     assert values(running)[key] == after.get(key, 0) + 1
+
+
+def test_draft_tokens_after_the_end_of_a_text_and_steps_without_drafts_are_not_counted(
+    running: Any, client: Any, model: Any
+) -> None:
+    end, words = model.tokenizer.eos_token_id, model.tokenizer("def add(a, b):")["input_ids"]
+    body = {"model": "zoo", "prompt": [*words, end, end, end, *words], "logit_bias": {str(end): 100}}
+    for speculation, num_drafts in (({"method": "prompt-lookup"}, 1), (False, 0)):
+        before, _ = as_vllm_reads_it(running.call("/metrics")[1])
+        extra = {"speculation": speculation, "include_metrics": True}
+        found = client.completions.create(**body, temperature=0, extra_body=extra)
+        after, _ = as_vllm_reads_it(running.call("/metrics")[1])
+        counts = found.metrics["speculative_decoding"]
+        assert found.usage.completion_tokens == 1 and counts["num_drafts"] == num_drafts
+        assert counts["num_accepted_tokens"] == num_drafts <= counts["num_draft_tokens"]
+        assert {name: after[name] - before[name] for name in after} == {name: counts[name] for name in after}
+
+
+def test_a_request_whose_client_left_has_no_time_of_an_answer(running: Any, client: Any, wait: Any) -> None:
+    before = values(running)
+    body = {"model": "zoo", "prompt": "def f(", "max_tokens": 2000, "extra_body": {"ignore_eos": True}}
+    with client.completions.create(**body, stream=True) as stream:
+        next(iter(stream))
+    cancelled = ("outpace_requests_total", frozenset({("outcome", "cancelled")}))
+    wait(lambda: values(running).get(cancelled, 0) == before.get(cancelled, 0) + 1)
+    time = ("outpace_request_seconds_count", frozenset[tuple[str, str]]())
+    assert values(running)[time] == before[time]
 
 
 def as_vllm_reads_it(text: str) -> tuple[dict[str, int], dict[int, int]]:
