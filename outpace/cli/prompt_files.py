@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from outpace.api.prompt_texts import split_lines
 from outpace.cli.options import read_text
 from outpace.cli.output import json_text
 
@@ -70,6 +69,8 @@ def read_prompt_file(path: Path) -> list[PromptItem]:
     text = read_text(path) or ""
     if path.suffix != ".jsonl":
         return [PromptItem(text)]
+    from outpace.api.prompt_texts import split_lines
+
     items: list[PromptItem] = []
     for number, line in enumerate(split_lines(text), 1):
         if not line.strip():

@@ -138,6 +138,7 @@ def test_the_proof_catches_tokens_of_the_head_that_are_claimed_as_drawn(recipe: 
     def build(change: Callable[[TokenTree], TokenTree]) -> Parts:
         parts = recipe.build(models.target, head=opened, max_cached_tokens=0)
         spied(parts, change)
+        parts.drafter.claims = (Drawn,)
         return parts
 
     requests = [Case((0, 1, 2, 0, 1), SamplingParams(1.0, max_tokens=2))]
