@@ -9,7 +9,6 @@ from random import Random
 from typing import Generic, TypeVar
 
 from outpace.core.context import Context
-from outpace.core.contract_checks import check_sums
 from outpace.core.contracts import Parts, Reference, Scores, Step, TargetProbs
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
@@ -61,6 +60,7 @@ def enumerate_distributions(
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs,
     bound: float = BOUND,  # largest difference of a probability attributed to rounding
     prompt_tokens: int = PROMPT_TOKENS,  # most prompt tokens that one step reads
+    check: Callable[[TokenTree], None] | None = None,  # called with the draft of every step
 ) -> Enumeration[tuple[int, ...]]:
     """The exact output distribution of each case under these parts, in batches of up to `batch` rows of all
     cases.
@@ -72,7 +72,7 @@ def enumerate_distributions(
     counts = DraftCounts(greedy=all(case.sampling.greedy for case in cases))
 
     def run(branches: Sequence[Branch]) -> list[tuple[int, ...]]:
-        return _run(build, cases, branches, noise, target_probs, counts, prompt_tokens)
+        return _run(build, cases, branches, noise, target_probs, counts, prompt_tokens, check)
 
     return replace(explore(run, cases, batch=batch, replays=replays, most=most, bound=bound), counts=counts)
 
@@ -124,6 +124,7 @@ def _run(
     target_probs: Callable[[Scores, TokenTree, Context], TargetProbs],
     counts: DraftCounts,
     prompt_tokens: int,
+    check: Callable[[TokenTree], None] | None,
 ) -> list[tuple[int, ...]]:
     """Decode one row per branch (the seed of a row is the index of its branch); returns the continuations."""
 
@@ -135,7 +136,8 @@ def _run(
 
     def observe(step: Step) -> None:
         counts.add(step)
-        check_sums(step.draft.tree)
+        if check is not None:
+            check(step.draft.tree)
 
     found = texts(counts.watch(build()), prompts, sampling, noise, target_probs, observe, prompt_tokens)
     return list(map(tuple, found))

@@ -9,7 +9,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from outpace.core.contract_checks import ContractError
+from outpace.core.contract_checks import ContractError, check_sums
 from outpace.core.contracts import Guarantee, Parts, Recipe
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
@@ -276,7 +276,7 @@ class Subject:
         try:
             tokens, found = _longest(
                 lambda tokens, most: enumerate_distributions(
-                    build, requests(tokens), batch=batch, most=most, bound=models.bound
+                    build, requests(tokens), batch=batch, most=most, bound=models.bound, check=check_sums
                 ),
                 most,
             )
