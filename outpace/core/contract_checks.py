@@ -31,7 +31,8 @@ class ContractError(TypeError):
 
 
 def check_part(part: object, role: str, names: Sequence[str]) -> None:
-    """ContractError if a drafter, verifier or controller is a class or lacks one of these attributes."""
+    """Raise ContractError if a drafter, verifier or controller is a class in place of an instance, or lacks
+    one of the attributes `names`. `role`: which of the three it is."""
     if isinstance(part, type):
         raise ContractError(
             f"the {role} is the class {part.__name__}: give Parts an instance, {part.__name__}()"

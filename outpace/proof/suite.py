@@ -230,7 +230,8 @@ class Subject:
     models: Models
 
     def in_used_slots(self, proof: Proof) -> Proof:
-        """The proof, with a fault if requests are decoded otherwise in slots of ended requests."""
+        """The proof; a FAILED one if a request is decoded differently in a slot of the KV cache that an ended
+        request has used than in a new session."""
         if not proof.as_promised:
             return proof
         fault = fault_in_used_slots(lambda: self.recipe.build(self.models.target, **self.options))
@@ -306,7 +307,7 @@ class Subject:
 
 
 def _all_greedy(cases_of: Callable[[int], list[Case]]) -> Callable[[int], list[Case]]:
-    """The same requests at temperature 0."""
+    """A function that gives the requests of `cases_of`, each at temperature 0."""
     return lambda tokens: [
         replace(case, sampling=replace(case.sampling, temperature=0.0)) for case in cases_of(tokens)
     ]

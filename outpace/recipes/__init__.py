@@ -136,7 +136,8 @@ def get(name: str) -> Recipe:
 
 
 def _entry_point_of(recipe: str) -> str | None:
-    """The entry point of another package that has another name than its recipe, which is this one."""
+    """The name of the entry point that registers this recipe under a name other than the recipe's own; None
+    if there is none."""
     for name, point in plugins().items():
         path = source_of(point.module)
         if path and any(entry.name == recipe for entry in catalogue({name: path})):

@@ -89,7 +89,8 @@ def eagle2_tree(ctx: Context, plan: Plan, read: Read) -> TokenTree:
 
 
 def _read(ctx: Context, read: Read, tree: TokenTree) -> tuple[int, Tensor, Tensor | None]:
-    """As ReadDraftVocabulary, unless logits are changed by sampling parameters, which name tokens."""
+    """The forward of ReadDraftVocabulary where the model has it. Over the whole vocabulary if a request
+    changes logits, as by a bias: these changes are made by token id."""
     of_draft: object = read
     if isinstance(of_draft, ReadDraftVocabulary) and not any(each.changes_logits for each in ctx.sampling):
         return of_draft.over_draft_vocabulary(tree)

@@ -24,6 +24,7 @@ def head_chain(opened: OpenedHead, vocab: int, *, sampled: bool = True) -> Draft
 
 
 def longest_chain(opened: OpenedHead, depth: int) -> int:
-    """Tokens of the longest chain of the head, at most `depth`: some have one part for each token."""
+    """Number of tokens of the longest chain that the head can draft, at most `depth`. Some heads, such as
+    Medusa's, have one part for each token; others have no limit."""
     limit = opened.head.max_depth if isinstance(opened, PositionModel) else None
     return depth if limit is None else min(depth, limit)

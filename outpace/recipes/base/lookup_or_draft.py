@@ -3,8 +3,8 @@
 New here: SourceChoice, which predicts the tokens per second of a looked-up draft from the length of its
 match, and of a model's draft from its acceptance rate, with measured times of forwards, and LookupOrDraft,
 which drafts what it chooses. Reuses: SuffixAutomatonLookup, DraftModel, head_chain, PlannedRows, Rejection.
-It combines SAM Decoding's lookup with SmartSpec's goodput; SAM Decoding itself uses a match of at least a
-fixed length.
+It combines SAM Decoding's lookup with SmartSpec's choice by goodput, the expected number of tokens per
+second; SAM Decoding itself looks up whenever the match has at least a fixed number of tokens.
 
 A looked-up draft is what followed the most recent earlier occurrence of the longest suffix of the text that
 has one. If the text repeats with a period no longer than that suffix, the draft repeats that period.

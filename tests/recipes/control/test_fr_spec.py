@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -36,6 +37,8 @@ from tests.tiers import slow
 VOCAB, KEPT = 24, (1, 4, 5, 9, 13, 20, 23)
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7], [17, 7, 2]]
 SAMPLING = [SamplingParams(1.0, max_tokens=16, seed=3), SamplingParams(0.0, max_tokens=16)]
+# changes of logits are made by token id, and the tokens of a draft vocabulary have other columns
+BIASED = [replace(each, logit_bias=((KEPT[-1], 3.0),)) for each in SAMPLING]
 TREE = {"depth": 4, "width": 3, "num_nodes": 9}
 
 
@@ -73,9 +76,9 @@ def without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target().model.config, "eos_token_id", None)
 
 
-def steps(parts: Parts) -> list[Step]:
+def steps(parts: Parts, sampling: Sequence[SamplingParams] = SAMPLING) -> list[Step]:
     found: list[Step] = []
-    texts(parts, PROMPTS, SAMPLING, observe=found.append)
+    texts(parts, PROMPTS, sampling, observe=found.append)
     return found
 
 
@@ -103,13 +106,17 @@ def masked(ctx: Context, plan: Plan, read: Read, *, tree: str) -> TokenTree:
     return dynamic_tree(ctx, plan, kept, width=TREE["width"], num_nodes=TREE["num_nodes"])
 
 
-@pytest.mark.parametrize("tree", ["dynamic", "chain"])
-def test_it_drafts_what_the_whole_head_does_with_the_other_tokens_masked(tree: str, counts: str) -> None:
+@pytest.mark.parametrize(
+    ("tree", "sampling"), [("dynamic", SAMPLING), ("dynamic", BIASED), ("chain", SAMPLING)]
+)
+def test_it_drafts_what_the_whole_head_does_with_the_other_tokens_masked(
+    tree: str, sampling: Sequence[SamplingParams], counts: str
+) -> None:
     """So ids are mapped at every level, in the tree and before the embedding."""
     ours = fr_spec.build(target(), head=head(), counts=counts, size=len(KEPT), tree=tree, **TREE)
     drafter = FeatureDrafter(head(), VOCAB, partial(masked, tree=tree), sampled=tree == "chain")
-    found = steps(ours)
-    check_equal(found, steps(Parts(target(), drafter, Rejection(), Fixed(TREE["depth"]))))
+    found = steps(ours, sampling)
+    check_equal(found, steps(Parts(target(), drafter, Rejection(), Fixed(TREE["depth"])), sampling))
     drafts = [step.draft.tree for step in found if any(step.generated)]  # the others read prompts
     drafted = {token for draft in drafts for token in draft.tokens[draft.forest.num_rows :].tolist()}
     assert drafted <= set(KEPT) and len(drafted) >= 4

@@ -1,4 +1,4 @@
-"""Which method the draft head in a folder was made for."""
+"""Finds from the config.json in a folder for which method its draft head was made."""
 
 from __future__ import annotations
 
