@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from outpace.core.context import Context
 from outpace.core.contracts import Draft, Parts, Plan, Step, Want
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, Shape, TokenTree
-from outpace.decode import Session
+from outpace.decode import Session, speculative_steps
 from outpace.drafters.compose.arms import ArmsDrafter
 from outpace.drafters.compose.rows import joined_rows
 from outpace.drafters.lookup.lookahead import Lookahead
@@ -105,6 +106,32 @@ def test_drafters_observe_every_step_and_controllers_those_rows_they_planned() -
     arms = [Parts(target, NGram(), Match(), watched) for watched in alone]
     decode(Parts(target, ArmsDrafter(arms), Match(), Turns(2)), [[1]], tokens=12)
     assert all(timed for watched in alone for _, timed in watched.observed)
+
+
+def test_an_attempt_that_failed_is_forgotten() -> None:
+    """As in a server, where the rows go on without the one at which the attempt failed."""
+    target, controllers = counting(VOCAB), [Watched(2), Watched(2)]
+    arms = ArmsDrafter([Parts(target, NGram(), Match(), each) for each in controllers])
+
+    def loop(session: Session) -> Iterator[Step]:
+        yield from islice(speculative_steps(session), 1)  # reads the prompts
+        arms.propose(session.context(), Plan((2, 2), drafter=(1, 1)))
+        for each in controllers:
+            each.observed.clear()
+        yield from islice(speculative_steps(session), 1)
+
+    class First(Turns):
+        def plan(self, ctx: Context) -> Plan:
+            return Plan((2, 0), drafter=(0, 1))
+
+    session = Session(
+        Parts(target, arms, Match(), First(2)),
+        [torch.tensor([each]) for each in (1, 2)],
+        [SamplingParams(max_tokens=20)] * 2,
+        LazyTargetProbs,
+    )
+    assert len(list(session.steps(loop))) == 2
+    assert [each.observed for each in controllers] == [[((0,), False)], []]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

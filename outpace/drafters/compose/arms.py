@@ -46,6 +46,8 @@ class ArmsDrafter:
         for row, (arm, depth) in enumerate(zip(plan.drafter, plan.depth, strict=True)):
             if depth:
                 groups.setdefault(arm, []).append(row)
+        for slot in ctx.slots:  # of an attempt at this step that failed
+            self._planned.pop(slot, None)
         self._planned |= {ctx.slots[row]: arm for arm, rows in groups.items() for row in rows}
         drafts = [draft_of_rows(self._arms[arm], ctx, rows, plan.depth) for arm, rows in groups.items()]
         rows = list(groups.values())

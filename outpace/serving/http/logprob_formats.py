@@ -49,25 +49,26 @@ def chat_logprobs(found: Sequence[Logprob], bytes_of: TokenBytes) -> list[dict[s
     return [entry(each) | {"top_logprobs": [entry(top) for top in each.top]} for each in found]
 
 
-class TextOffsets:
-    """Where the tokens of one text begin in it, in characters. A token that ends within a character begins
+class TextPlaces:
+    """Where the tokens of one text are in it, in characters. A token that ends within a character begins
     where that character does, as do the tokens that go on with it."""
 
     def __init__(self) -> None:
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._offset = 0
 
-    def __call__(self, spelt: bytes) -> int:
-        """The offset of the next token, which has these bytes in the text."""
-        offset = self._offset
-        self._offset += len(self._decoder.decode(spelt))
-        return offset
+    def __call__(self, spelt: bytes) -> tuple[int, int]:
+        """The offset of the next token, which has these bytes in the text, and the number of characters that
+        are complete with it."""
+        offset, size = self._offset, len(self._decoder.decode(spelt))
+        self._offset += size
+        return offset, size
 
 
 def completion_logprobs(
-    found: Sequence[Logprob], bytes_of: TokenBytes, offset_of: TextOffsets
+    found: Sequence[Logprob], bytes_of: TokenBytes, place_of: TextPlaces
 ) -> dict[str, Any]:
-    """Lists with one element per token. `offset_of`: has been called with all tokens of the text before."""
+    """Lists with one element per token. `place_of`: has been called with all tokens of the text before."""
     return {
         "tokens": [_word(bytes_of(each.token)) for each in found],
         "token_logprobs": [max(each.raw, LOWEST) for each in found],
@@ -75,7 +76,7 @@ def completion_logprobs(
         "top_logprobs": [
             {_word(bytes_of(each.token)): max(each.raw, LOWEST) for each in (*own.top, own)} for own in found
         ],
-        "text_offset": [offset_of(bytes_of.in_text(each.token)) for each in found],
+        "text_offset": [place_of(bytes_of.in_text(each.token))[0] for each in found],
     }
 
 

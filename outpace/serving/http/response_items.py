@@ -4,7 +4,9 @@ in which they arise."""
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from outpace.serving.http.tool_calls import CallDelta, Delta, TextDelta
@@ -13,21 +15,34 @@ IN_PROGRESS, COMPLETED = "in_progress", "completed"
 Event = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedLogprob:
+    """The log probabilities at a token, and the token's place in the generated text, in characters."""
+
+    entry: dict[str, Any]
+    start: int
+    size: int  # 0: it has no text, or ends within a character
+
+
 class ResponseItems:
-    """The items so far. Every method returns the events that it causes, without their sequence numbers."""
+    """The items so far. Every method returns the events that it causes, without their sequence numbers.
+
+    A message has the log probabilities of the tokens that begin in its text, and of those without text in it
+    or at its end. Those of tool calls, and of the blanks around them, have no place in a response."""
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
         self._is_open = False  # whether the last item is not complete
-        self._logprobs: list[dict[str, Any]] = []  # of tokens whose text is not known yet
+        self._logprobs = deque[PlacedLogprob]()  # of tokens that no item had yet
+        self._end = 0  # of the last message's text in the generated text
 
-    def push(self, deltas: Sequence[Delta], logprobs: Sequence[dict[str, Any]] = ()) -> list[Event]:
+    def push(self, deltas: Sequence[Delta], logprobs: Sequence[PlacedLogprob] = ()) -> list[Event]:
         """Add what a piece of text brought, and the log probabilities of its tokens."""
         self._logprobs += logprobs
         events: list[Event] = []
         for delta in deltas:
             if isinstance(delta, TextDelta):
-                events += self._add_text(delta.text)
+                events += self._add_text(delta)
             elif isinstance(delta, CallDelta):
                 events += [*self.close(), *self._open(_call(delta))]
             else:
@@ -43,8 +58,7 @@ class ResponseItems:
         item["status"] = status
         if item["type"] == "message":
             [part] = item["content"]
-            part["logprobs"] += self._logprobs
-            self._logprobs = []
+            part["logprobs"] += self._logprobs_of_text()
             done = [
                 self._text_event("output_text.done", text=part["text"], logprobs=part["logprobs"]),
                 self._text_event("content_part.done", part=dict(part)),
@@ -59,17 +73,27 @@ class ResponseItems:
     def _last(self) -> dict[str, Any]:
         return self.items[-1]
 
-    def _add_text(self, text: str) -> list[Event]:
+    def _logprobs_of_text(self) -> list[dict[str, Any]]:
+        """Those, of the tokens that no item had yet, that belong to the message's text up to its end."""
+        found: list[dict[str, Any]] = []
+        while self._logprobs and self._logprobs[0].start + (self._logprobs[0].size > 0) <= self._end:
+            found.append(self._logprobs.popleft().entry)
+        return found
+
+    def _add_text(self, delta: TextDelta) -> list[Event]:
         events: list[Event] = []
         if not self._is_open or self._last["type"] != "message":
             events += [*self.close(), *self._open(_message())]
             self._last["content"].append(_text_part())
             events.append(self._text_event("content_part.added", part=_text_part()))
+        while self._logprobs and self._logprobs[0].start < delta.start:
+            self._logprobs.popleft()
+        self._end = delta.start + len(delta.text)
         [part] = self._last["content"]
-        part["text"] += text
-        part["logprobs"] += self._logprobs
-        events.append(self._text_event("output_text.delta", delta=text, logprobs=self._logprobs))
-        self._logprobs = []
+        part["text"] += delta.text
+        found = self._logprobs_of_text()
+        part["logprobs"] += found
+        events.append(self._text_event("output_text.delta", delta=delta.text, logprobs=found))
         return events
 
     def _open(self, item: dict[str, Any]) -> list[Event]:

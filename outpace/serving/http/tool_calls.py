@@ -24,6 +24,7 @@ class TextDelta:
     """Text of the answer that is not part of a call."""
 
     text: str
+    start: int  # its place in the generated text, in characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +66,26 @@ class TextOutput:
 
     num_calls = 0
 
+    def __init__(self) -> None:
+        self._length = 0  # of the text so far
+
     def push(self, text: str) -> list[Delta]:
-        return [TextDelta(text)] if text else []
+        start = self._length
+        self._length += len(text)
+        return [TextDelta(text, start)] if text else []
 
     def finish(self) -> list[Delta]:
         return []
 
 
 class ForcedCall:
-    """Implementation of OutputParser for a text that is the JSON of one call."""
+    """Implementation of OutputParser for a text that is the JSON of one call.
 
-    def __init__(self, index: int = 0) -> None:
+    index: number of the calls before it. start: its place in the generated text, in characters."""
+
+    def __init__(self, index: int = 0, start: int = 0) -> None:
         self.num_calls = 0
-        self._index = index
+        self._index, self._start = index, start
         self._text = ""  # what was not passed on
         self._is_named = False
 
@@ -104,7 +112,7 @@ class ForcedCall:
             call = json.loads(text)
             name, arguments = str(call["name"]), json.dumps(call["arguments"], ensure_ascii=False)
         except (ValueError, LookupError, TypeError, RecursionError):
-            return [TextDelta(text)] if text else []
+            return [TextDelta(text, self._start)] if text else []
         self.num_calls = 1  # its keys are in another order, or it has more of them
         return [self._begin(name), ArgumentsDelta(self._index, arguments)]
 
@@ -118,6 +126,7 @@ class TaggedCalls:
     def __init__(self) -> None:
         self.num_calls = 0
         self._text = ""  # what was not passed on: it may be the beginning of a tag
+        self._length = 0  # of the text before it
         self._call: ForcedCall | None = None  # the call that the text is in
 
     def push(self, text: str) -> list[Delta]:
@@ -128,15 +137,18 @@ class TaggedCalls:
             before, was_found, after = self._text.partition(tag)
             if not was_found:
                 break
-            self._text = after
             found += self._pass_on(before.rstrip() if self._call is None else before)
+            self._text = after
+            self._length += len(before) + len(tag)
             if self._call is None:
-                self._call = ForcedCall(self.num_calls)
+                self._call = ForcedCall(self.num_calls, self._length)
             else:
                 found += self._end_call()
-        held = _held(self._text, tag)
-        passed, self._text = self._text[: len(self._text) - held], self._text[len(self._text) - held :]
-        return found + self._pass_on(passed)
+        passed = self._text[: len(self._text) - _held(self._text, tag)]
+        found += self._pass_on(passed)
+        self._text = self._text[len(passed) :]
+        self._length += len(passed)
+        return found
 
     def finish(self) -> list[Delta]:
         """The rest of the text, or of a call without an end."""
@@ -146,11 +158,12 @@ class TaggedCalls:
         return [*self._call.push(rest), *self._end_call()]
 
     def _pass_on(self, text: str) -> list[Delta]:
+        """What the next piece of the text, after `_length` characters, adds."""
         if self._call is not None:
             return self._call.push(text)
         if self.num_calls and not text.strip():
             return []  # blanks between calls
-        return [TextDelta(text)] if text else []
+        return [TextDelta(text, self._length)] if text else []
 
     def _end_call(self) -> list[Delta]:
         assert self._call is not None

@@ -122,10 +122,10 @@ def test_offsets_count_the_characters_of_the_text(client: Any, running: Any) -> 
 
 def test_tokens_of_one_character_begin_at_the_same_offset() -> None:
     pytest.importorskip("fastapi")
-    from outpace.serving.http.logprob_formats import TextOffsets
+    from outpace.serving.http.logprob_formats import TextPlaces
 
-    offset_of = TextOffsets()
-    assert [offset_of(each) for each in (b"a", b"\xe2", b"\x82", b"\xac\xe2", b"\x82\xac", b"b")] == [
+    place_of = TextPlaces()
+    assert [place_of(each)[0] for each in (b"a", b"\xe2", b"\x82", b"\xac\xe2", b"\x82\xac", b"b")] == [
         0,
         1,
         1,

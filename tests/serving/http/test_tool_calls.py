@@ -27,6 +27,7 @@ def parsed(make: Callable[[], OutputParser], pieces: list[str]) -> tuple[str, li
     text, calls = "", list[list[str]]()
     for delta in [each for piece in pieces for each in parser.push(piece)] + parser.finish():
         if isinstance(delta, TextDelta):
+            assert "".join(pieces)[delta.start :].startswith(delta.text)
             text += delta.text
         elif isinstance(delta, CallDelta):
             assert delta.index == len(calls)

@@ -13,7 +13,7 @@ from outpace.api.row_output import Piece, Result
 from outpace.serving.http.answer import respond
 from outpace.serving.http.errors import ApiError
 from outpace.serving.http.generation import Generation
-from outpace.serving.http.logprob_formats import TextOffsets, completion_logprobs
+from outpace.serving.http.logprob_formats import TextPlaces, completion_logprobs
 from outpace.serving.http.schemas.completions import CompletionBody
 from outpace.serving.http.service import Service
 from outpace.serving.http.sse import DONE, STREAMED, event
@@ -84,7 +84,7 @@ class _Answer:
             {
                 "index": index,
                 "text": echo + result.text,
-                "logprobs": self._logprobs(result, TextOffsets()),
+                "logprobs": self._logprobs(result, TextPlaces()),
                 "finish_reason": result.finish_reason,
             }
             for index, (result, echo) in enumerate(zip(results, self._echoes, strict=True))
@@ -94,7 +94,7 @@ class _Answer:
     async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
         """The response as events: a chunk per piece of text."""
         results: list[Result] = []
-        offsets = [TextOffsets() for _ in self._echoes]  # by sample
+        places = [TextPlaces() for _ in self._echoes]  # by sample
         usage_of_chunks = {"usage": None} if self._body.include_usage else {}
 
         def chunk(index: int, text: str, logprobs: Any = None, reason: str | None = None) -> dict[str, Any]:
@@ -113,17 +113,17 @@ class _Answer:
                         last |= metrics(self._body, results)
                     yield event(last)
                 elif isinstance(each, Piece) and (each.text or each.logprobs):
-                    yield event(chunk(index, each.text, self._logprobs(each, offsets[index])))
+                    yield event(chunk(index, each.text, self._logprobs(each, places[index])))
             if self._body.include_usage:
                 yield event(self._head | {"choices": []} | self._counts(results))
         except ApiError as error:
             yield event(error.body)
         yield DONE
 
-    def _logprobs(self, output: Result | Piece, offset_of: TextOffsets) -> dict[str, Any] | None:
+    def _logprobs(self, output: Result | Piece, place_of: TextPlaces) -> dict[str, Any] | None:
         if output.logprobs is None:
             return None
-        return completion_logprobs(output.logprobs, self._service.bytes_of, offset_of)
+        return completion_logprobs(output.logprobs, self._service.bytes_of, place_of)
 
     def _counts(self, results: Sequence[Result]) -> dict[str, Any]:
         return {"usage": usage(self._num_prompt_tokens, results)} | metrics(self._body, results)

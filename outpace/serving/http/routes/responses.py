@@ -14,8 +14,8 @@ from outpace.serving.http.answer import respond
 from outpace.serving.http.conversation import Conversation, prepare, schema_of
 from outpace.serving.http.errors import ApiError
 from outpace.serving.http.generation import Generation
-from outpace.serving.http.logprob_formats import chat_logprobs
-from outpace.serving.http.response_items import COMPLETED, IN_PROGRESS, ResponseItems
+from outpace.serving.http.logprob_formats import TextPlaces, chat_logprobs
+from outpace.serving.http.response_items import COMPLETED, IN_PROGRESS, PlacedLogprob, ResponseItems
 from outpace.serving.http.schemas.responses import ResponseBody
 from outpace.serving.http.service import Service
 from outpace.serving.http.sse import STREAMED, event
@@ -77,7 +77,7 @@ class _Answer:
     ) -> None:
         self._service, self._body, self._parser = service, body, parser
         self._num_prompt_tokens = len(requests[0].prompt)
-        self._items = ResponseItems()
+        self._items, self._place = ResponseItems(), TextPlaces()
         given = body.model_dump(mode="json", by_alias=True, exclude_none=True)
         self._head = {
             "id": f"resp_{uuid.uuid4().hex}",
@@ -157,8 +157,11 @@ class _Answer:
             "total_tokens": counts["total_tokens"],
         }
 
-    def _logprobs(self, output: Result | Piece) -> list[dict[str, Any]]:
-        return chat_logprobs(output.logprobs or (), self._service.bytes_of)
+    def _logprobs(self, output: Result | Piece) -> list[PlacedLogprob]:
+        """Those of the next tokens."""
+        found, bytes_of = output.logprobs or (), self._service.bytes_of
+        entries = zip(chat_logprobs(found, bytes_of), found, strict=True)
+        return [PlacedLogprob(entry, *self._place(bytes_of.in_text(own.token))) for entry, own in entries]
 
 
 def _status(result: Result) -> str:
