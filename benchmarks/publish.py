@@ -75,7 +75,7 @@ PROMPT_SETS = "out/prompts"
 AUTO = (
     "--compile --no-eager --methods auto,speculative-sampling,prompt-lookup,suffix-decoding "
     f"--prompts code,edit,arithmetic,{PROMPT_SETS}/chat.jsonl,{PROMPT_SETS}/random.jsonl --max-tokens 96 "
-    "--rounds 2 --selection all"
+    "--num-prompts 40 --rounds 1 --selection all"
 )
 EXITS = ",".join(f"layerskip:exit_layer={layer}:depth={depth}" for layer in (2, 3) for depth in (1, 3, 5))
 # without --dtype: float32 where the CPU has no arithmetic in bfloat16
@@ -152,8 +152,8 @@ STEPS: dict[str, tuple[str, str]] = {
         )
         for name, options in WEIGHTS.items()
     },
-    "auto/auto-cpu.json": ("bench", f"{AUTO} --num-prompts 16"),
-    "auto/auto-113m-cpu.json": ("bench", f"{WIDER_PAIR} {AUTO} --num-prompts 12"),
+    "auto/auto-cpu.json": ("bench", AUTO),
+    "auto/auto-113m-cpu.json": ("bench", f"{WIDER_PAIR} {AUTO}"),
     "self-speculation/self-speculation-113m-cpu.json": (
         "bench",
         f"--target out/models/layerskip-113m {SELF_SPECULATION}",
