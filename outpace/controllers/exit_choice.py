@@ -29,7 +29,7 @@ FIRST_STEPS = 4  # steps of the first request that are compared at once
 class Verified(NamedTuple):
     """Verified positions of a step of one request that are not yet compared with the exits' predictions."""
 
-    states: Tensor  # (L, n, D) outputs of the layers
+    states: Tensor  # (C, n, D) outputs of the layers before the exits that are compared
     following: Sequence[int]  # (n,) the token after each position
     logits: Tensor | None  # (n, V) the target's; None at temperature 0
 
@@ -195,20 +195,22 @@ class ExitChoice:
             path, following = forest.path(step.kept[row]), step.generated[row]
             temperature = step.ctx.sampling[row].temperature
             if not following:  # a part of the prompt
-                self._compare_prompt(known, _states(scores, path[-PROMPT_POSITIONS:]), temperature)
+                layers = [*known.exits, self._num_layers - 1]
+                self._compare_prompt(known, _states(scores, layers, path[-PROMPT_POSITIONS:]), temperature)
                 continue
             logits = None
             if temperature:
                 assert scores.logits is not None
                 logits = scores.logits[path]
-            known.pending.append(Verified(_states(scores, path), following, logits))
+            known.pending.append(Verified(_states(scores, known.exits, path), following, logits))
             known.num_steps += 1
             if known.num_steps <= FIRST_STEPS or len(known.pending) == self._together:
                 self._compare_pending(known, temperature)
 
-    def _compare_prompt(self, known: ExitRates, states: Tensor, temperature: float) -> None:  # (L, n, D)
-        """Compare exits with what the target would generate after these positions of the prompt."""
-        logits = self._logits(states[[*known.exits, self._num_layers - 1]])
+    def _compare_prompt(self, known: ExitRates, states: Tensor, temperature: float) -> None:  # (C + 1, n, D)
+        """Compare exits with what the target, the last of them, would generate after these positions of the
+        prompt."""
+        logits = self._logits(states)
         target = logits[-1]
         probs = (target / temperature).softmax(-1) if temperature else None
         self._add(known, logits[:-1], target.argmax(-1), probs, temperature, 1)
@@ -216,7 +218,7 @@ class ExitChoice:
     def _compare_pending(self, known: ExitRates, temperature: float) -> None:
         """Compare exits with the tokens of the last steps."""
         pending, known.pending = known.pending, []
-        states = torch.cat([each.states[known.exits] for each in pending], 1)
+        states = torch.cat([each.states for each in pending], 1)
         following = torch.tensor([token for each in pending for token in each.following])
         targets = [each.logits for each in pending if each.logits is not None]
         probs = (torch.cat(targets).float() / temperature).softmax(-1) if targets else None
@@ -233,11 +235,13 @@ class ExitChoice:
     ) -> None:  # (C, n, V), (n,), (n, V)
         """Add the predictions of exits at positions of so many steps. `following`: the tokens there. `probs`:
         the target's distributions there, at a temperature above 0."""
-        confidence, best = logits.softmax(-1).max(-1)  # (C, n)
+        at_one = logits.softmax(-1)
+        confidence, best = at_one.max(-1)  # (C, n)
         if probs is None:
             accepted = (best == following.to(best.device)).double()
         else:
-            accepted = torch.minimum((logits / temperature).softmax(-1), probs).sum(-1).clamp(max=1)
+            q = at_one if temperature == 1 else (logits / temperature).softmax(-1)
+            accepted = torch.minimum(q, probs).sum(-1).clamp(max=1)
         known.add(accepted.cpu().numpy(), confidence.cpu().numpy(), steps)
         self._choose(known, steps)
 
@@ -250,6 +254,6 @@ class ExitChoice:
             self._last = self._requests.pop(slot, None) or self._last
 
 
-def _states(scores: Scores, nodes: Sequence[int]) -> Tensor:  # (L, n, D)
-    """The outputs of all layers at these nodes."""
-    return torch.stack([scores.hidden[layer][nodes] for layer in range(len(scores.hidden))])
+def _states(scores: Scores, layers: Sequence[int], nodes: Sequence[int]) -> Tensor:  # (C, n, D)
+    """The outputs of these layers at these nodes."""
+    return torch.stack([scores.hidden[layer][nodes] for layer in layers])

@@ -37,6 +37,7 @@ __all__ = [
     "Controller",
     "Draft",
     "Drafter",
+    "Ends",
     "Forest",
     "Frontier",
     "Guarantee",
@@ -412,6 +413,7 @@ class ReadsTargetCache(Target, Protocol):
 
 
 Choose = Callable[[Tensor], int]  # (1, K) logits of one node -> the token after it
+Ends = Callable[[], bool]  # whether a chain ends with the token that was chosen last
 
 
 @runtime_checkable
@@ -429,12 +431,13 @@ class ReadsChains(Protocol):
         *,
         gap: Tensor | None = None,  # (G,) committed tokens before the root that are not in the KV cache
         features: Tensor | None = None,  # (G + 1, F) of a draft head
+        ends: Ends | None = None,  # asked after each choice but the last
     ) -> tuple[list[int], Tensor] | None:
-        """Run `depth` forwards of one token each (the first also over `gap`): over the root, then over each
-        token that was chosen from the logits before it. KV entries and logits are those of `depth` calls of
-        `Target.score` with a growing chain. Returns the chosen tokens (depth,), of which the last was not
-        read, and the logits (depth, K) before all sampling parameters. None if the model cannot do that;
-        nothing was computed then."""
+        """Run up to `depth` forwards of one token each (the first also over `gap`): over the root, then over
+        each token that was chosen from the logits before it, until the chain `ends`. KV entries and logits
+        are those of as many calls of `Target.score` with a growing chain. Returns the chosen tokens (D,), of
+        which the last was not read, and the logits (D, K) before all sampling parameters. None if the model
+        cannot do that; nothing was computed then."""
         ...
 
 

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from outpace.core.contracts import NOTHING, Cache, Carry, Choose, Prompt, Scores, Target, Want
+from outpace.core.contracts import NOTHING, Cache, Carry, Choose, Ends, Prompt, Scores, Target, Want
 from outpace.core.tree import TokenTree
 from outpace.models.draft_vocabulary import over_vocabulary
 from outpace.models.heads.draft_head import DraftHead
@@ -93,8 +93,9 @@ class TrimmedDraft:
         *,
         gap: Tensor | None = None,
         features: Tensor | None = None,
+        ends: Ends | None = None,
     ) -> tuple[list[int], Tensor] | None:
-        """Implementation of core.contracts.ReadsChains. The logits that it returns are (depth, K)."""
+        """Implementation of core.contracts.ReadsChains. The logits that it returns are (D, K)."""
         if not isinstance(self.model, HFTarget):
             return None
 
@@ -103,7 +104,9 @@ class TrimmedDraft:
             return choose(self._over_vocabulary(logits))
 
         chosen = None if choose is None else choose_of
-        return self.model.continue_chain(root, slot, cache, depth, chosen, gap=gap, features=features)
+        return self.model.continue_chain(
+            root, slot, cache, depth, chosen, gap=gap, features=features, ends=ends
+        )
 
     def _wide(self, scores: Scores) -> Scores:
         logits = scores.logits

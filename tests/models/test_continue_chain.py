@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -25,6 +26,7 @@ from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
 from tests.tiers import slow
 
+VOCAB = 61
 ROUNDING = 3e-5  # of logits of about 1, in float32
 PROMPT = torch.tensor([5, 9, 31, 7, 44, 5, 9, 12, 60, 3, 18, 5])
 made: dict[str, HFTarget] = {}
@@ -35,6 +37,19 @@ def compiled(name, tiny) -> HFTarget:
         made[name] = HFTarget(tiny(name).float(), compile=True)
         assert made[name].compiled is not None
     return made[name]
+
+
+class Ending(Fixed):
+    """Ends drafts with tokens of a low draft probability."""
+
+    def plan(self, ctx):
+        return replace(super().plan(ctx), stop=self.ends)
+
+    def ends(self, frontier):
+        assert frontier.logits is not None and frontier.logits.shape == (len(frontier.rows), VOCAB)
+        # a sum of both inputs that is above its limit at about every third token
+        top = frontier.logits.float().softmax(-1).amax(-1).tolist()
+        return [(40 * path[-1] + 40 * each) % 1 > 0.7 for path, each in zip(frontier.paths, top, strict=True)]
 
 
 def most_probable(logits) -> int:
@@ -125,11 +140,14 @@ def heads(target: HFTarget, kind: str) -> HeadModel:
     return HeadModel(head, compile=True)
 
 
+@pytest.mark.parametrize("controller", [Fixed, Ending])
 @pytest.mark.parametrize("kind", ["draft", "eagle", "eagle3"])
 @pytest.mark.parametrize(
     "settings", [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.8, "top_k": 3}]
 )
-def test_drafts_and_their_claims_are_those_of_one_forward_per_token(kind, settings, tiny, monkeypatch):
+def test_drafts_and_their_claims_are_those_of_one_forward_per_token(
+    kind, settings, controller, tiny, monkeypatch
+):
     target, calls = compiled("llama", tiny), []
     at_once = HFTarget.continue_chain
 
@@ -145,7 +163,7 @@ def test_drafts_and_their_claims_are_those_of_one_forward_per_token(kind, settin
             else FeatureDrafter(heads(target, kind), target.vocab, grow, sampled=True)
         )
         recorded = Recorded(drafter)
-        parts = Parts(target, recorded, Rejection(), Fixed(3))
+        parts = Parts(target, recorded, Rejection(), controller(3))
         sampling = [SamplingParams(max_tokens=14, seed=7, **settings)] * len(prompts)
         for _ in Session(parts, prompts, sampling, LazyTargetProbs).steps():
             pass
@@ -159,6 +177,9 @@ def test_drafts_and_their_claims_are_those_of_one_forward_per_token(kind, settin
     for one, other in zip(ours, theirs, strict=True):
         assert one.tree.tokens.tolist() == other.tree.tokens.tolist()
         assert one.tree.forest is other.tree.forest and one.forwards == other.forwards
+        assert (one.tree.confidence is None) == (controller is Fixed or len(one.tree) == 1)
+        if one.tree.confidence is not None and other.tree.confidence is not None:
+            assert (one.tree.confidence - other.tree.confidence).abs().max() < ROUNDING
         claim, expected = one.tree.claim, other.tree.claim
         assert (claim is None) == (expected is None)
         if isinstance(claim, Drawn) and isinstance(expected, Drawn):
@@ -166,6 +187,8 @@ def test_drafts_and_their_claims_are_those_of_one_forward_per_token(kind, settin
             assert claim.ids is None and claim.draws is None
             assert (claim.q - expected.q).abs().max() < ROUNDING
     assert any(each.tree.claim is not None for each in ours) == (settings["temperature"] > 0)
+    if controller is Ending:
+        assert len({each.forwards for each in ours} - {0}) > 1
     calls.clear()
     monkeypatch.setattr(HFTarget, "continue_chain", counted)
     drafts([PROMPT, PROMPT[:5]])

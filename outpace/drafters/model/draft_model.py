@@ -19,6 +19,7 @@ from outpace.core.contracts import (
     Carry,
     Choose,
     Draft,
+    Ends,
     Plan,
     ReadsChains,
     ReadsTargetCache,
@@ -256,7 +257,7 @@ class Reader:
         """Implementation of drafters.model.grow.ReadHidden. Requires `keeps_hidden`."""
         return self._drafter.hidden(nodes)
 
-    def chain(self, depth: int, choose: Choose | None) -> Tensor | None:
+    def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:
         """Implementation of drafters.model.grow.ReadChain."""
         began = perf_counter()
         drafter, ctx = self._drafter, self._ctx
@@ -270,13 +271,15 @@ class Reader:
             return choose(logits)
 
         chosen = None if choose is None else recorded
-        found = drafter.model.continue_chain(ctx.roots, ctx.slots[0], self._cache, depth, chosen, gap=gap)
+        found = drafter.model.continue_chain(
+            ctx.roots, ctx.slots[0], self._cache, depth, chosen, gap=gap, ends=ends
+        )
         if found is None:
             return None
         tokens = torch.tensor(found[0])
-        read = TokenTree(torch.cat((ctx.roots, tokens[:-1])), Forest.chain((depth - 1,)))
+        read = TokenTree(torch.cat((ctx.roots, tokens[:-1])), Forest.chain((len(tokens) - 1,)))
         drafter._read = (read, ctx.slots)
-        self.forwards += depth
+        self.forwards += len(tokens)
         self.seconds += perf_counter() - began
         self.logits = [found[1]]
         return tokens

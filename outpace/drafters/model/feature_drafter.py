@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import NOTHING, Cache, Choose, Draft, Plan, Step, Want
+from outpace.core.contracts import NOTHING, Cache, Choose, Draft, Ends, Plan, Step, Want
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.grow import Read
 from outpace.drafters.model.nan_check import check_logits
@@ -173,7 +173,7 @@ class _Reader:
         self.seconds += perf_counter() - began
         return scores.first, scores.logits, opened.head.draft_ids
 
-    def chain(self, depth: int, choose: Choose | None) -> Tensor | None:
+    def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:
         """Implementation of drafters.model.grow.ReadChain."""
         began = perf_counter()
         drafter, ctx, opened = self._drafter, self._ctx, self._drafter.opened
@@ -193,10 +193,11 @@ class _Reader:
             None if choose is None else choose_of,
             gap=gap,
             features=features,
+            ends=ends,
         )
         if found is None:
             return None
         tokens, self.logits = found
-        self.forwards += depth
+        self.forwards += len(tokens)
         self.seconds += perf_counter() - began
         return torch.tensor(tokens)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Choose, Frontier, Plan
+from outpace.core.contracts import Choose, Ends, Frontier, Plan
 from outpace.core.grower import DRAFT, Grower
 from outpace.core.noise import Key, Noise
 from outpace.core.tree import Forest, TokenTree
@@ -24,15 +24,17 @@ from outpace.sampling.warp import warp
 
 # one forward over the tree so far -> (first node that was computed, logits of it and all later nodes)
 Read = Callable[[TokenTree], tuple[int, Tensor]]
+Stop = Callable[[Frontier], list[bool]]  # Plan.stop
 
 
 @runtime_checkable
 class ReadChain(Protocol):
     """A `Read` that may be able to draft a chain in one call, when there is one row."""
 
-    def chain(self, depth: int, choose: Choose | None) -> Tensor | None:  # (depth,)
+    def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:  # (D,)
         """The tokens of a chain below the root, chosen one after the other by `choose` from logits (1, V);
-        None for `choose`: the most probable ones. Returns None if the chain has to be read level by level."""
+        None for `choose`: the most probable ones. It has `depth` tokens, or fewer if it `ends` before.
+        Returns None if the chain has to be read level by level."""
         ...
 
 
@@ -108,11 +110,13 @@ def grow(
     between its root and the draft, not counted in the plan's depth: committed text that later text may
     tokenize otherwise.
     """
-    record_probs = record_probs or plan.stop is not None
     if given is None and plan.shape is None and not record_probs and min(plan.depth) == max(plan.depth):
         greedy = {not sampled or each.greedy for each in ctx.sampling}
         if len(greedy) == 1:
-            return _chains(ctx, plan.depth[0], read, None if greedy.pop() else children)
+            tree = _chains(ctx, plan, read, None if greedy.pop() else children)
+            if tree is not None:
+                return tree
+    record_probs = record_probs or plan.stop is not None
     grower = Grower(ctx.roots, confidence=record_probs)
     ends = range(len(plan.depth)) if given is None else _chosen_chains(grower, given)
     frontier = [ends[row] for row, depth in enumerate(plan.depth) if depth > 0]
@@ -198,16 +202,18 @@ def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]
     return ends
 
 
-def _chains(ctx: Context, depth: int, read: Read, children: AddChildren | None) -> TokenTree:
+def _chains(ctx: Context, plan: Plan, read: Read, children: AddChildren | None) -> TokenTree | None:
     """`grow` for the usual case: chains of one length in rows that are all greedy (`children` is None) or all
-    sampled."""
-    changes_logits = any(params.changes_logits for params in ctx.sampling)
+    sampled. None if the plan may end them before and they are not drafted in one call."""
+    depth, changes_logits = plan.depth[0], any(params.changes_logits for params in ctx.sampling)
     alone = len(ctx.slots) == 1 and children in (None, with_replacement, without_replacement)
     in_one_call: object = read
-    if alone and not changes_logits and isinstance(in_one_call, ReadChain):
-        tree = _chain_in_one_call(ctx, depth, in_one_call, children)
+    if alone and not changes_logits and not plan.stop_reads and isinstance(in_one_call, ReadChain):
+        tree = _chain_in_one_call(ctx, depth, in_one_call, children, plan.stop)
         if tree is not None:
             return tree
+    if plan.stop is not None:
+        return None
     grower = Grower(ctx.roots)
     frontier: Sequence[int] = range(len(ctx.slots))
     ones, tree = [1] * len(frontier), TokenTree.roots(ctx.roots)
@@ -225,24 +231,42 @@ def _chains(ctx: Context, depth: int, read: Read, children: AddChildren | None) 
 
 
 def _chain_in_one_call(
-    ctx: Context, depth: int, read: ReadChain, children: AddChildren | None
+    ctx: Context, depth: int, read: ReadChain, children: AddChildren | None, stop: Stop | None
 ) -> TokenTree | None:
-    """`_chains` for one row: the same tokens with the same claim, drawn one after the other."""
-    distributions: list[Tensor] = []
+    """`grow` of one chain: the same tokens with the same claim, drawn one after the other, and with `stop`
+    the same draft probabilities."""
+    distributions, path = list[Tensor](), list[float]()  # of the tokens so far
+    last: list[Tensor] = []  # the logits before the last token
 
     def draw(logits: Tensor) -> int:
         level, q = len(distributions), warp(logits, ctx.sampling)
         distributions.append(q)
-        return int(ctx.noise.choose(q, Key((0,), (level,), (level,), DRAFT)))
+        token = int(ctx.noise.choose(q, Key((0,), (level,), (level,), DRAFT)))
+        if stop is not None:
+            path.append(q[0, token].item())
+            last[:] = [logits]
+        return token
 
-    found = read.chain(depth, None if children is None else draw)
+    def most_probable(logits: Tensor) -> int:
+        probs, token = at_least_float32(logits).softmax(-1), int(argmax(logits))
+        path.append(probs[0, token].item())
+        last[:] = [logits]
+        return token
+
+    def ends() -> bool:
+        assert stop is not None
+        [ended] = stop(Frontier([0], [list(path)], last[0]))
+        return ended
+
+    greedy = None if stop is None else most_probable
+    found = read.chain(depth, greedy if children is None else draw, None if stop is None else ends)
     if found is None:
         return None
-    claim = None
+    count, claim = len(found), None
     if children is not None:
-        replace = (children is with_replacement,) * depth
-        claim = Drawn(torch.cat(distributions), (-1, *range(depth)), replace)
-    return TokenTree(torch.cat((ctx.roots, found)), Forest.chain((depth,)), claim=claim)
+        claim = Drawn(torch.cat(distributions), (-1, *range(count)), (children is with_replacement,) * count)
+    confidence = None if stop is None else torch.tensor([1.0, *path]).log()
+    return TokenTree(torch.cat((ctx.roots, found)), Forest.chain((count,)), confidence, claim)
 
 
 def add_children(

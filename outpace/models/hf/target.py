@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from outpace.core.contracts import NOTHING, Cache, Carry, Choose, Prompt, Scores, Want
+from outpace.core.contracts import NOTHING, Cache, Carry, Choose, Ends, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.compiling import compiled
@@ -330,6 +330,7 @@ class HFTarget:
         *,
         gap: Tensor | None = None,
         features: Tensor | None = None,
+        ends: Ends | None = None,
     ) -> tuple[list[int], Tensor] | None:
         """Implementation of core.contracts.ReadsChains, for models compiled with OpenVINO."""
         assert isinstance(cache, SlotCache)
@@ -342,7 +343,7 @@ class HFTarget:
         cache.reserve(slot, end + depth - 1)
         row = RowInputs(slot, length, end, end - 1, top=end - 1)
         with self._lock:
-            found = self.reader.read_chain(row, tokens, cache, depth, choose, features)
+            found = self.reader.read_chain(row, tokens, cache, depth, choose, features, ends)
         if found is None:
             return None
         chosen, logits = found

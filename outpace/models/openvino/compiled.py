@@ -15,7 +15,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import Choose, Want
+from outpace.core.contracts import Choose, Ends, Want
 from outpace.models.hf.contiguous_cache import ContiguousCache
 from outpace.models.hf.eight_bits import NUM_BYTES, from_rows, to_rows
 from outpace.models.hf.forward import Forward
@@ -276,8 +276,9 @@ class CompiledForward:
         depth: int,
         choose: Choose | None,
         features: Tensor | None = None,
+        ends: Ends | None = None,
     ) -> tuple[list[int], Tensor] | None:
-        """Run one inference over `tokens`, which follow each other in one row, then one for each of
+        """Run one inference over `tokens`, which follow each other in one row, then one for each of up to
         `depth` - 1 further tokens, every one chosen from the logits before it; see
         core.contracts.ReadsChains. None for more than `MAX_TOKENS` tokens and for a draft head whose graph
         lacks its own output."""
@@ -291,7 +292,7 @@ class CompiledForward:
         (part,) = row_tokens_of(row, tokens, 1, cache, features)
         first, then = self._fixed_size(row), 1 if 1 in self._models else 0
         chosen, logits = self._request_of(cache, first).read_chain(
-            part, depth, choose, self._request_of(cache, then), state=state, draft_ids=draft_ids
+            part, depth, choose, self._request_of(cache, then), state=state, draft_ids=draft_ids, ends=ends
         )
         cache.tokens[row.slot, row.end : row.end + len(chosen) - 1] = chosen[:-1]
         return chosen, logits

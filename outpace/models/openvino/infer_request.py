@@ -12,7 +12,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import Choose
+from outpace.core.contracts import Choose, Ends
 from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.openvino.export import TracedModel
@@ -76,10 +76,11 @@ class InferRequest:
         *,
         state: int | None = None,  # layer of the graph whose output is the features of the next token
         draft_ids: Array | None = None,  # token of each logit; None: its index
-    ) -> tuple[list[int], Tensor]:  # (depth,), (depth, K)
+        ends: Ends | None = None,
+    ) -> tuple[list[int], Tensor]:  # (D,), (D, K)
         """Run one inference over the tokens of a row, a chain, and one for each further token of the chain,
-        chosen by `choose` (None: the most probable token) from the logits before it. Returns the chosen
-        tokens, also the one after the last logits, and the logits."""
+        chosen by `choose` (None: the most probable token) from the logits before it, until it has `depth`
+        tokens or `ends`. Returns the chosen tokens, also the one after the last logits, and the logits."""
         infer, last = self._infer, len(part.tokens) - 1
         self._inputs.write([part], numpy.array([last]))
         of_state = None if state is None else 1 + self._layers.index(state)
@@ -97,13 +98,13 @@ class InferRequest:
                 token = int(logits.argmax())
                 token = token if draft_ids is None else int(draft_ids[token])
             chosen.append(token)
-            if level + 1 == depth:
+            if level + 1 == depth or (ends is not None and ends()):
                 break
             features = None if of_state is None else infer.get_output_tensor(of_state).data[0, last]
             then._inputs.write_next(part.slot, token, start, features)
             infer, last, at, start = then._infer, 0, 0, start + 1
         assert every_logits is not None
-        return chosen, torch.from_numpy(every_logits)
+        return chosen, torch.from_numpy(every_logits[: len(chosen)])
 
     def _output(self, index: int, selected: Array | None, num: int) -> Tensor:  # (num or selected, ...)
         """A copy of an output at the `selected` tokens, or at the first `num`: the next inference overwrites
