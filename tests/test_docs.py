@@ -53,14 +53,8 @@ RUN_ELSEWHERE = {
     "make install": (".ci/run", "make test"),  # which installs first
     ".venv/bin/pre-commit install": (".ci/run", ".venv/bin/pre-commit run"),
     "make demo": (".ci/run", "make demo"),
-    "make serve-demo": (".ci/run", "make serve-demo"),
     "make test": (".ci/run", "make test"),
     "make check": (".ci/run", "make --keep-going check"),
-    "make docs": (".ci/run", "make docs"),
-    "make wheel": (".ci/run", "make wheel"),
-    "make distribution": (".ci/run", "make test"),  # a part of it
-    "make format": ("tests/test_repository.py", "test_make_knows_every_target_in_the_documentation"),
-    "make bench-smoke": ("tests/test_repository.py", "test_make_knows_every_target_in_the_documentation"),
     "python -m benchmarks.forwards --threads 1 --cpu-time": (
         "tests/bench/test_benchmark_programs.py",
         "test_forwards_are_timed_compiled_and_as_they_are",
@@ -99,7 +93,6 @@ RUN_ELSEWHERE = {
         ),
         ("Makefile", "scripts/serve_demo.py README.md docs/serving.md"),
     ),
-    "make gpu-check OUT=out": ("tests/test_repository.py", "test_the_gpu_check_always_ends_and_reports"),
 }
 
 
@@ -266,6 +259,19 @@ def test_every_block_is_run_by_something() -> None:
 def test_what_is_run_elsewhere_is_run_there(command: str) -> None:
     path, words = RUN_ELSEWHERE[command]
     assert words in (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_what_is_run_elsewhere_is_in_a_page() -> None:
+    shells = [block for page in PAGES for block in blocks_of(page) if block.language in RUNNABLE]
+    lines = [line for block in shells if block.language not in {"python", "py"} for line in commands(block)]
+    named = {part.strip() for line in lines for part in line.split("&&")}
+    assert not RUN_ELSEWHERE.keys() - named
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    written = [page.relative_to(ROOT / "docs").as_posix() for page in PAGES if ROOT / "docs" in page.parents]
+    listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted([*written, "command-line.md"])  # which is made when the site is built
 
 
 def runs_here(block: Block, *, slow: bool) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import front_page
+from outpace import recipes
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -87,6 +88,14 @@ def test_the_generated_sections_of_the_readme_are_current(monkeypatch: pytest.Mo
     assert front_page.filled(readme) == readme, "run python -m benchmarks.front_page"
     for script in ("methods_table", "headline"):
         assert import_module(script).filled(readme) == readme, f"run scripts/{script}.py"
+
+
+def test_methods_of_papers_have_their_figures() -> None:
+    figures = json.loads(read("docs/methods/papers.json"))
+    found = recipes.find()
+    assert not figures.keys() - found.keys()
+    without = {name for name, recipe in found.items() if recipe.paper.startswith("arXiv")} - figures.keys()
+    assert without == {"exp3-spec"}  # its paper is that of ucb-spec
 
 
 def test_tracked_files_stay_small() -> None:

@@ -8,7 +8,6 @@ changes the target, are copied into the package.
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -145,10 +144,13 @@ def train_drafter(name: str, output: Path, seed: int) -> Path:
 
 
 def install_head(folder: Path, place: Path, begun_with: str | None) -> None:
-    """Copy a head's files without its copy of the target's embedding, which other engines need. `begun_with`:
-    name in DRAFTERS of the head that its training began with."""
+    """Copy a head's files without its copy of the target's embedding, which other engines need, and with the
+    package's name of it in the card's commands. `begun_with`: name in DRAFTERS of the head that its training
+    began with."""
     place.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(folder / CARD, place / CARD)
+    card_page = (folder / CARD).read_text(encoding="utf-8")
+    card_page = card_page.replace(f" --head {folder.name}\n", f" --head {ZOO}{place.name}\n")
+    (place / CARD).write_text(card_page, encoding="utf-8")
     facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8")) | {"start": begun_with}
     (place / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     config, tensors = read_files(folder)

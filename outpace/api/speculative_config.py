@@ -17,7 +17,6 @@ OPTIONS = {  # vLLM's key -> names of the option in recipes; the first one that 
     "suffix_decoding_max_tree_depth": ("max_tree_depth", "depth"),
     "suffix_decoding_max_spec_factor": ("max_spec_factor",),
     "suffix_decoding_min_token_prob": ("min_token_prob",),
-    "suffix_decoding_max_cached_requests": ("max_cached_requests",),
 }
 WITHOUT_EFFECT = {  # vLLM's keys that are ignored with a warning: they do not apply to this engine
     "draft_tensor_parallel_size",
@@ -36,6 +35,7 @@ WITHOUT_EFFECT = {  # vLLM's keys that are ignored with a warning: they do not a
     "disable_eagle_block_drop",
     "use_local_argmax_reduction",
     "draft_load_config",
+    "suffix_decoding_max_cached_requests",
     "num_speculative_tokens_per_batch_size",
     "parallel_drafting",
     "dspark_draft_topk",

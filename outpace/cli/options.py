@@ -35,7 +35,10 @@ SpeculativeConfig = Annotated[
     str | None, typer.Option("--speculative-config", help="vLLM's JSON configuration, in place of --method.")
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")]
-Device = Annotated[str | None, typer.Option(help="Device of the models, such as cpu or cuda:0.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Device of the models, such as cpu or cuda:0; default: a CUDA GPU, else the CPU."),
+]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the target on the hub.")]
 Trust = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")

@@ -36,7 +36,7 @@ SPELLINGS = {
     "max_matching_ngram_size": "max_ngram",
     "prompt_lookup_max": "max_ngram",
     "prompt_lookup_min": "min_ngram",
-    "assistant_confidence_threshold": "confidence",
+    "assistant_confidence_threshold": "confidence_threshold",
     "sampling_params": "max_tokens, temperature, ... as keywords of their own",
     "guided_json": "json_schema",
     "guided_grammar": "grammar",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +207,10 @@ def test_further_prompts_are_conversations_and_random_words(tmp_path: Path) -> N
         items = load_items(str(files[0]))
         assert len(items) == prompt_sets.NUM_PROMPTS and {item.chat for item in items} == {name == "chat"}
     assert any(len(item.turns) > 1 for item in load_items(str(tmp_path / "one" / "chat.jsonl")))
+
+
+def test_the_page_about_programs_lists_all_of_them() -> None:
+    root = Path(__file__).resolve().parents[2]
+    programs = {path.stem for path in (root / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
+    page = (root / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `python -m benchmarks\.(\w+)", page, re.MULTILINE)) == programs

@@ -47,8 +47,8 @@ def test_a_file_of_questions_with_turns(tmp_path: Path) -> None:
         {"question_id": 82, "category": "qa", "turns": ["Why?"], "reference": ["Because."]},
     )
     assert load_items(str(path)) == [
-        WorkloadItem("81", "question", ("Write.", "Shorter."), True, "writing"),
-        WorkloadItem("82", "question", ("Why?",), True, "qa"),
+        WorkloadItem("81", "question", ("Write.", "Shorter."), True),
+        WorkloadItem("82", "question", ("Why?",), True),
     ]
 
 

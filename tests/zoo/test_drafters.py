@@ -30,7 +30,7 @@ def runs(monkeypatch) -> list:
             (method, output.name, given["head"], given["captured"], changed(defaults(method), changes))
         )
         output.mkdir(parents=True)
-        (output / drafters.CARD).write_text(method)
+        (output / drafters.CARD).write_text(f"{method} --head {output.name}\n")
         (output / drafters.PROVENANCE).write_text(json.dumps({"method": method, "start": given["head"]}))
         weights = {"fc.weight": torch.ones(2), "embed_tokens.weight": torch.ones(3)}
         write_files(output, {"method": method}, weights)
@@ -84,7 +84,7 @@ def test_only_heads_are_installed(runs, tmp_path, monkeypatch) -> None:
         place = tmp_path / "heads" / name
         config, weights = read_files(place)
         assert config == {"method": name} and list(weights) == ["fc.weight"]
-        assert (place / drafters.CARD).read_text() == name
+        assert (place / drafters.CARD).read_text() == f"{name} --head zoo:{name}\n"
         assert json.loads((place / drafters.PROVENANCE).read_text()) == {"method": name, "start": start}
     with pytest.raises(typer.BadParameter, match="there is no drafter lion"):
         drafters.main(["lion"], tmp_path, seed=0, threads=1, install=False)

@@ -37,6 +37,8 @@ def test_the_documentation_has_the_figures_of_the_cards() -> None:
         _, parameters, length, acceptance, _, steps = head_row(f"zoo:{name}", zoo.card(name))
         row = next(line for line in rows if f"`zoo:{name}`" in line)
         assert f"| {parameters} | {steps} | {length} | {acceptance} |" in row
+        usual = [method for method, heads in USUAL.items() if f"zoo:{name}" in heads.split(",")]
+        assert all(f"[{method}](methods/{method}.md)" in row for method in usual)
 
 
 @pytest.mark.parametrize("name", zoo.head_names())
@@ -48,7 +50,8 @@ def test_a_head_matches_its_card(name: str, target) -> None:
     assert all(each.dtype == torch.bfloat16 for each in weights.values() if each.is_floating_point())
     assert card["target"] == target_fingerprint(target.target)
     assert card["evaluations"][-1]["step"] == card["config"]["steps"]
-    assert card["parameters"] > 0 and "# " + name in (folder / "README.md").read_text(encoding="utf-8")
+    page = (folder / "README.md").read_text(encoding="utf-8")
+    assert card["parameters"] > 0 and "# " + name in page and f" --head zoo:{name}\n" in page
 
 
 @pytest.mark.parametrize("method", METHODS)

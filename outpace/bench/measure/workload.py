@@ -25,12 +25,11 @@ class WorkloadItem:
     workload: str
     turns: tuple[str, ...]
     chat: bool  # whether the turns are user messages; otherwise there is one, a text to continue
-    category: str = ""
 
 
 def load_items(source: str, max_items: int | None = None) -> list[WorkloadItem]:
-    """Prompts of a built-in set or a file; at most `max_items`, spread evenly over it so that every category
-    is represented. ValueError if the file is missing, malformed or empty."""
+    """Prompts of a built-in set or a file; at most `max_items`, spread evenly over it, so that each kind is
+    represented where a file is sorted by kind. ValueError if the file is missing, malformed or empty."""
     name, path = (source, FOLDER / f"{source}.jsonl") if source in BUILT_IN else (_stem(source), Path(source))
     if not path.is_file():
         raise ValueError(f"no prompts called {source!r}: use {', '.join(BUILT_IN)} or the path of a file")
@@ -86,10 +85,9 @@ def user_turns(messages: Any) -> list[str]:
 
 def _from_row(row: Mapping[str, Any], index: int, name: str) -> WorkloadItem:
     label = next((str(row[key]) for key in ("id", "question_id", "task_id") if key in row), f"{name}/{index}")
-    category = str(row.get("category", ""))
     if "turns" in row:
-        return WorkloadItem(label, name, tuple(map(str, row["turns"])), True, category)
-    return WorkloadItem(label, name, (str(row["prompt"]),), bool(row.get("chat", False)), category)
+        return WorkloadItem(label, name, tuple(map(str, row["turns"])), True)
+    return WorkloadItem(label, name, (str(row["prompt"]),), bool(row.get("chat", False)))
 
 
 def encode(tokenizer: Any, item: WorkloadItem, replies: Sequence[str] = ()) -> Tensor:  # (T,) int64

@@ -15,8 +15,8 @@ ALLOCATORS = ("tcmalloc", "tcmalloc_minimal")  # of the system
 def vllm_variables(python: str | Path, threads: int) -> dict[str, str]:
     """The variables for an interpreter in whose environment vLLM is installed: a KV cache of one GiB, each of
     `threads` threads bound to a CPU, and the allocator and OpenMP library that vLLM recommends in its log, as
-    far as they are installed. With both it wrote 1.1 to 2.3 times as many tokens per second as without. They
-    take effect only if set before the process starts."""
+    far as they are installed. With both its server wrote 1.1 to 1.9 times as many tokens per second as
+    without. They take effect only if set before the process starts."""
     variables = {
         "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB),
         "VLLM_NO_USAGE_STATS": "1",

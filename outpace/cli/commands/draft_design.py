@@ -49,7 +49,7 @@ def draft_design(
     ] = 8,
     repeats: Annotated[int, Option(min=1, help="Timed repetitions of all forwards.")] = 7,
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
-    device: Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+    device: Annotated[str | None, Option(help="cpu, cuda, ...; default: cuda where there is one.")] = None,
     threads: Threads = None,
     compile: Compile = False,
     plot: Annotated[Path | None, Option(help="Draw the results into this file: .svg, .png or .pdf.")] = None,

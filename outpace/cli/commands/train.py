@@ -29,7 +29,10 @@ def train(
     *,
     data: Annotated[
         str,
-        typer.Option(help="builtin:code, or a file of prompts: .jsonl with prompt or messages in each line."),
+        typer.Option(
+            help="builtin:code, or a file of prompts: .jsonl with prompt or messages in each line, or a "
+            "text with one in each line."
+        ),
     ] = "builtin:code",
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the drafter and the run's state.")

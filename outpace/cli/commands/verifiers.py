@@ -57,7 +57,7 @@ def verifiers(
         int, Option(min=1, help="Maximum number of prompts of each set, spread evenly over it.")
     ] = 10,
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
-    device: Annotated[str | None, Option(help="cpu, cuda, ...; default: the best there is.")] = None,
+    device: Annotated[str | None, Option(help="cpu, cuda, ...; default: cuda where there is one.")] = None,
     threads: Threads = None,
     compile: Compile = False,
     weights: Weights = None,
