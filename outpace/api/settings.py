@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from outpace.api.logprobs import token_text
 from outpace.api.prompts import check_text
 from outpace.core.sampling_params import PARAMETERS, Grammar, SamplingParams, whole_number
 from outpace.sampling.grammar import compile_grammar
@@ -228,7 +229,7 @@ def _special_tokens(strings: Sequence[str], tokenizer: Any) -> list[int]:
     found: list[int] = []
     for word in strings:
         tokens = tokenizer(word, add_special_tokens=False)["input_ids"]
-        if tokenizer.convert_ids_to_tokens(tokens) == [word]:
-            if not tokenizer.decode(tokens, skip_special_tokens=True):
-                found += tokens
+        is_one = tokenizer.convert_ids_to_tokens(tokens) == [word]
+        if is_one and not token_text(tokenizer, tokens[0], skip_special_tokens=True):
+            found += tokens
     return found

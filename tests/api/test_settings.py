@@ -196,6 +196,8 @@ def test_a_stop_string_that_is_a_special_token_is_found_by_its_id(tokenizers, gi
     assert settings.params.stop == (words.eos_token_id,) and "<end>" in settings.stop
     assert resolve(tokenizer=words, ignore_eos=True, stop=["a", "<en"]).params.stop == ()
     assert resolve(tokenizer=words, stop="<end>").params.stop == (words.eos_token_id,)
+    # a token whose text is left out at the beginning of a text is none
+    assert resolve(tokenizer=tokenizers.sentence_piece(), ignore_eos=True, stop="\u2581").params.stop == ()
 
 
 @pytest.mark.parametrize(
