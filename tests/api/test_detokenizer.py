@@ -166,7 +166,7 @@ def test_the_text_does_not_depend_on_the_division_into_steps(tokenizers, kind):
     assert found.pop().replace(INCOMPLETE, "").replace(" ", "") == "add日def日" + 9 * "日" + "日"
 
 
-def test_a_token_that_is_all_specials_long_ago_needs_no_long_window(words):
+def test_special_tokens_one_after_another_are_not_decoded_again_and_again(words):
     tokens = [words.eos_token_id] * 200
     asked = []
 
