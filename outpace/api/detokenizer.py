@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete or invalid UTF-8 sequence
-CONTEXT = (
-    6  # number of earlier tokens decoded with the new ones, because spaces and UTF-8 sequences depend on them
-)
+CONTEXT = 6  # earlier tokens that are decoded with new ones, because spaces depend on them
+LONGEST = 4 * CONTEXT  # most tokens that are decoded together, unless none of them can be left out
+CHARACTER = 4  # most bytes of a character in UTF-8, and so most tokens that spell one
 
 
 class Detokenizer:
     """Converts the tokens of one row to text, in pieces that later tokens do not change.
 
     The concatenated pieces are the text after the prompt, including a leading space, without special tokens.
+    They are the same however the tokens are divided into steps.
     """
 
     def __init__(
@@ -25,9 +26,12 @@ class Detokenizer:
         min_tokens: int = 0,  # stop strings completed within the first `min_tokens` new tokens are ignored
     ) -> None:
         self._tokenizer, self._stop, self._min_tokens = tokenizer, tuple(stop), min_tokens
-        self._window = list(prompt[-CONTEXT:])
-        # number of leading characters of the decoded window that belong to the prompt or are in `_text`
-        self._sent = len(self._complete(self._decode()))
+        # the last tokens, decoded together, and the text of the first `_num_read` of them, after which a
+        # character is complete
+        self._window, self._read, self._num_read = self._end_of(prompt)
+        self._longest = LONGEST
+        # number of leading characters of the window's text that belong to the prompt or are in `_text`
+        self._sent = max(len(self._read), len(self._decode(self._window).rstrip(INCOMPLETE)))
         self._text = ""
         self._given = 0
         self.num_tokens = 0
@@ -62,7 +66,7 @@ class Detokenizer:
         """The remaining text; incomplete UTF-8 sequences are decoded to replacement characters."""
         if self.stopped is None:
             before = len(self._text)
-            text = self._decode()
+            text = self._decode(self._window)
             self._text += text[self._sent :]
             self._sent = len(text)
             self._cut(before)
@@ -71,23 +75,63 @@ class Detokenizer:
 
     def _extend(self, tokens: Sequence[int]) -> None:
         self.num_tokens += len(tokens)
-        self._window += tokens
-        text = self._decode()
-        whole = self._complete(text)
+        if len(tokens) > 1 and len(self._window) + len(tokens) <= self._longest:
+            text = self._decode([*self._window, *tokens])
+            if INCOMPLETE not in text:  # the usual case: one decoding for all tokens
+                self._window += tokens
+                self._add(text)
+                return
+        for token in tokens:
+            self._window.append(token)
+            text = self._decode(self._window)
+            if not text.startswith(self._read):
+                # a byte that completes no character: byte fallback decodes none of the bytes next to it
+                # either, of which the earlier ones were characters so far
+                del self._window[: self._num_read]
+                self._sent -= len(self._read)
+                self._read, self._num_read = "", 0
+                text = self._decode(self._window)
+            self._add(text)
+
+    def _add(self, text: str) -> None:
+        """Take over what is new in the window's text, up to the last complete character."""
+        whole = text.rstrip(INCOMPLETE)
         if len(whole) > self._sent:
             self._text += whole[self._sent :]
             self._sent = len(whole)
-        if len(whole) == len(text) and len(self._window) > 4 * CONTEXT:
-            del self._window[:-CONTEXT]
-            self._sent = len(self._decode())
+        if len(whole) == len(text):
+            self._read, self._num_read = text, len(self._window)
+            if len(self._window) > self._longest:
+                self._shorten()
 
-    def _decode(self) -> str:
-        return self._tokenizer.decode(
-            self._window, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+    def _shorten(self) -> None:
+        """Drop the window's first tokens, unless the text of the others depends on them: where the others
+        begin within a character, or have no text yet."""
+        for start in range(len(self._window) - CONTEXT, len(self._window) - CONTEXT - CHARACTER, -1):
+            text = self._decode(self._window[start:])
+            if text and self._read.endswith(text):
+                del self._window[:start]
+                self._read, self._num_read, self._sent = text, len(self._window), len(text)
+                self._longest = LONGEST
+                return
+        self._longest = 2 * len(self._window)
 
-    def _complete(self, text: str) -> str:
-        return text.rstrip(INCOMPLETE)
+    def _end_of(self, prompt: Sequence[int]) -> tuple[list[int], str, int]:
+        """The last tokens of the prompt, from the beginning of a character; and the text and number of those
+        before a character that the prompt does not complete."""
+        for num_bytes in range(CHARACTER):
+            end = max(0, len(prompt) - num_bytes)
+            for size in range(CONTEXT, CONTEXT + CHARACTER):
+                start = max(0, end - size)
+                text = self._decode(list(prompt[start:end]))
+                if not text.startswith(INCOMPLETE) and not text.endswith(INCOMPLETE):
+                    return list(prompt[start:]), text, end - start
+        window = list(prompt[-CONTEXT:])  # bytes that are no characters
+        num_read = max(0, len(window) - CHARACTER + 1)
+        return window, self._decode(window[:num_read]), num_read
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _cut(self, before: int) -> bool:
         """Cut the text before the first stop string that ends after character `before`.

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
-from outpace.api.request import prepare
+from outpace.api.request import Request, prepare
 from outpace.api.row_output import Result
 from outpace.api.stream import Stream
 
@@ -41,7 +41,11 @@ def generate(*args: Any, **keywords: Any) -> list[Result]:
 def generate_each(*args: Any, **keywords: Any) -> Iterator[Result]:
     """Iterator over the results of `generate`; each is yielded as soon as it and those before it are
     complete."""
-    run, given = prepare(*args, **keywords).run(), 0
+    return _results(prepare(*args, **keywords))  # the arguments are checked now, not in the first iteration
+
+
+def _results(request: Request) -> Iterator[Result]:
+    run, given = request.run(), 0
     for _ in run:
         for row in range(given, run.finished):
             yield run.result(row)

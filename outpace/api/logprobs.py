@@ -23,11 +23,22 @@ class Logprob:
         """The fields as JSON values, at least LOWEST; with a tokenizer, also the text of each token."""
         found: dict[str, Any] = {
             "token": self.token,
-            **({"text": tokenizer.decode([self.token])} if tokenizer is not None else {}),
+            **({"text": token_text(tokenizer, self.token)} if tokenizer is not None else {}),
             "raw": max(self.raw, LOWEST),
             "processed": max(self.processed, LOWEST),
         }
         return found | ({"top": [each.as_dict(tokenizer) for each in self.top]} if self.top else {})
+
+
+def token_text(tokenizer: Any, token: int, *, skip_special_tokens: bool = False) -> str:
+    """The text of a token within a text. At the beginning of one, many tokenizers leave out a space."""
+    once, twice = (
+        tokenizer.decode(
+            [token] * num, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+        for num in (1, 2)
+    )
+    return twice[len(once) :]
 
 
 def logprobs(step: Step, row: int, count: int, num_top: int, target_probs: TargetProbs) -> list[Logprob]:

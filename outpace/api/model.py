@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from outpace.console import progress
+from outpace.core.sampling_params import whole_number
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
@@ -80,7 +81,12 @@ def load(
     device, compile, trust_remote_code and allow_pickle.
     Raises ValueError for a model that does not exist or is not supported.
     """
-    if threads is not None and threads < 1:
+    if not isinstance(target, str | Path):
+        raise ValueError(
+            f"a model is loaded from a name or folder, not from a {type(target).__name__}: give one that is "
+            "loaded already to generate"
+        )
+    if threads is not None and whole_number("threads", threads) < 1:
         raise ValueError(f"threads is {threads}; use at least one")
     if draft_weights is not None and not compile:
         raise ValueError(
@@ -108,22 +114,29 @@ def load(
 
 
 def as_model(target: Any, tokenizer: Any = None) -> Model:
-    """A `Model` from a name or folder (loaded), a transformers model (wrapped) or a `Model` (unchanged).
+    """A `Model` from a name or folder (loaded), a transformers model (wrapped) or a `Model` (unchanged); with
+    this tokenizer, if one is given.
 
     Raises ValueError for any other type.
     """
     from transformers import PreTrainedModel
 
-    if isinstance(target, Model):
-        return target
     if isinstance(target, str | Path):
-        return load(target)
+        target = load(target)
+    if isinstance(target, Model):
+        return target if tokenizer is None else replace(target, tokenizer=tokenizer)
     if isinstance(target, PreTrainedModel):
         target = HFTarget(target)
     if isinstance(target, HFTarget):
         name, defaults = type(target.model).__name__, target.model.generation_config
         return Model(name, target, tokenizer, defaults, {"device": str(target.device)})
+    if hasattr(target, "get_base_model"):  # of the PEFT library
+        raise ValueError(
+            f"{type(target).__name__} wraps a model: give model.get_base_model(), which has its LoRA and "
+            "other changes of weights; learnt prompts are not supported"
+        )
+    shown = " ".join(repr(target).split())  # that of a module has many lines
     raise ValueError(
-        f"{target!r:.60} ({type(target).__name__}) is not a model: give a name, a folder, what outpace.load "
+        f"{shown:.60} ({type(target).__name__}) is not a model: give a name, a folder, what outpace.load "
         "returned, or a transformers causal language model"
     )

@@ -53,6 +53,11 @@ def encode(
         tokens = _token_ids(given, where, "text, a list of token ids, or a list of chat messages", vocab)
     if not tokens:
         raise ValueError(f"{where} is empty: give it at least one token")
+    if max(tokens) >= vocab:
+        raise ValueError(
+            f"{where} has token {max(tokens)} of the tokenizer, but the model's tokens are 0 to {vocab - 1}: "
+            "use the tokenizer that belongs to the model, or leave out that token's text"
+        )
     return list(tokens)
 
 
@@ -80,6 +85,7 @@ def _prediction(tokenizer: Any, prediction: Prediction | None, vocab: int) -> li
         return []
     tokens = prediction if isinstance(prediction, str) else _plain(prediction, "a prediction")
     if isinstance(tokens, str):
+        check_text(tokens, "a prediction")
         encode_text = required(tokenizer, "a prediction in text")
         tokens = encode_text(tokens, add_special_tokens=False, verbose=False)["input_ids"]
     return _token_ids(tokens, "a prediction", "text or a list of token ids", vocab)
@@ -110,6 +116,9 @@ def chat(
         )
     except TemplateError as error:
         raise ValueError(f"the model's chat template refuses the messages: {error}") from error
+    except Exception as error:  # a template is a program, and is given values that it does not expect
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"the model's chat template cannot use the messages ({reason})") from error
     return encoded["input_ids"]
 
 
@@ -145,7 +154,7 @@ def _is_token(value: Any) -> bool:
 
 def _plain(values: Any, where: str) -> list[Any]:
     """A list from a sequence, tensor or array; ValueError for another type."""
-    if isinstance(values, Tensor | ndarray):
+    if isinstance(values, Tensor | ndarray) and values.ndim:
         return values.tolist()
     if not isinstance(values, Sequence) or isinstance(values, bytes | bytearray):
         raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from outpace.api.settings import Settings, Words, resolve_settings
 from outpace.api.speculative_config import parse_speculative_config
 from outpace.core.contracts import Parts, Recipe
 from outpace.core.noise import derived
+from outpace.core.sampling_params import whole_number
 from outpace.recipes import configure
 
 UNLIMITED = 2**31  # maximum number of new tokens where the model has no maximum length
@@ -121,14 +121,15 @@ def prepare(
             disabled.
         grammar: EBNF grammar that the new text follows (extra `grammar`).
         json_schema: JSON schema that the new text follows (extra `grammar`).
-        stop: stop string or strings; the text ends before the first that occurs.
+        stop: stop string or strings; the text ends before the first that occurs. A special token given as a
+            string ends the text where it is generated.
         seed: one for all prompts, or one each. Default: random; each result's statistics have its seed.
         n: number of samples per prompt, each with a different seed.
         logprobs: return log probabilities of each new token and of this number of most probable tokens.
         prediction: predicted output as text or token ids, used as draft tokens. One for all, or one each.
         ignore_eos: continue after the end-of-text token.
         defaults: apply the checkpoint's generation_config.json.
-        tokenizer: the tokenizer of a target given as a transformers model.
+        tokenizer: in place of the target's own; a target given as a transformers model has none.
         batch: largest number of rows decoded together; one that ends makes room for the next.
         on_piece: called with a `Piece` for each step and row.
         speculative_config: vLLM's --speculative-config (JSON or a dict), instead of method and options.
@@ -180,7 +181,7 @@ def prepare(
         raise ValueError(
             f"n is {n}, but at temperature 0 all samples are the same: use a temperature above 0"
         )
-    if logprobs is not None and not 0 <= _whole("logprobs", logprobs) <= vocab:
+    if logprobs is not None and not 0 <= whole_number("logprobs", logprobs) <= vocab:
         raise ValueError(f"logprobs is {logprobs}; use a number of tokens from 0 to {vocab}")
     row_seeds = [derived(each, sample) for each in prompt_seeds(seed, len(tokens)) for sample in range(n)]
     predicted = encode_predictions(model.tokenizer, prediction, len(tokens), vocab)
@@ -223,10 +224,10 @@ def prompt_seeds(seed: int | Sequence[int] | None, count: int) -> list[int]:
     if seed is None:
         return [random.getrandbits(32) for _ in range(count)]
     if not isinstance(seed, Sequence):
-        return [_whole("seed", seed)] * count
+        return [whole_number("seed", seed)] * count
     if len(seed) != count:
         raise ValueError(f"there are {count} prompts and {len(seed)} seeds: give one seed, or one each")
-    return [_whole("seed", each) for each in seed]
+    return [whole_number("seed", each) for each in seed]
 
 
 def free_lengths(model: Model, prompts: Sequence[Sequence[int]]) -> list[int]:
@@ -248,15 +249,5 @@ def free_lengths(model: Model, prompts: Sequence[Sequence[int]]) -> list[int]:
 
 def _check_counts(**counts: Any) -> None:
     for name, value in counts.items():
-        if _whole(name, value) < 1:
+        if whole_number(name, value) < 1:
             raise ValueError(f"{name} is {value}; use at least 1")
-
-
-def _whole(name: str, value: Any) -> int:
-    """The value as a Python int; numpy integers are accepted, TypeError for bool and other types."""
-    if not isinstance(value, bool):
-        try:
-            return operator.index(value)
-        except TypeError:
-            pass
-    raise TypeError(f"{name} is {value!r}; use a whole number")

@@ -5,13 +5,17 @@ Settings of that file that change the distribution are applied, or raise a Value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
+from operator import index
 from typing import Any
 
 from torch import Tensor
 
-from outpace.core.sampling_params import PARAMETERS, Grammar, SamplingParams
+from outpace.api.logprobs import token_text
+from outpace.api.prompts import check_text
+from outpace.core.sampling_params import PARAMETERS, Grammar, SamplingParams, whole_number
 from outpace.sampling.grammar import compile_grammar
 
 # settings of transformers that change the output and are not supported -> their value that has no effect
@@ -102,12 +106,14 @@ def resolve_settings(
         found["temperature"] = 0.0
     if not found["temperature"]:
         found = {name: value for name, value in found.items() if name not in TRUNCATION or name in given}
-    if "min_tokens" not in given and isinstance(max_tokens := found.get("max_tokens", MAX_TOKENS), int):
-        found["min_tokens"] = min(found.get("min_tokens", 0), max_tokens)
+    if "min_tokens" not in given and isinstance(max_tokens := found.get("max_tokens", MAX_TOKENS), Integral):
+        found["min_tokens"] = min(found.get("min_tokens", 0), int(max_tokens))
     suppressed = dict.fromkeys(getattr(defaults, "suppress_tokens", None) or (), float("-inf"))
     found["logit_bias"] = tuple((suppressed | _biases(given.get("logit_bias"))).items())
     found["bad_words"] = _bad_words(found.get("bad_words", ()), tokenizer)
-    found["stop"] = () if ignore_eos else end_tokens(defaults, tokenizer)
+    strings = _strings(stop) + _strings(getattr(defaults, "stop_strings", None))
+    ends = [*(() if ignore_eos else end_tokens(defaults, tokenizer)), *_special_tokens(strings, tokenizer)]
+    found["stop"] = tuple(token for token in dict.fromkeys(ends) if vocab is None or token < vocab)
     params = SamplingParams(**found)
     _check_tokens("logit_bias", [token for token, _ in params.logit_bias], vocab)
     _check_tokens("bad_words", [token for word in params.bad_words for token in word], vocab)
@@ -118,7 +124,7 @@ def resolve_settings(
         )
     return Settings(
         params,
-        _strings(stop) + _strings(getattr(defaults, "stop_strings", None)),
+        strings,
         processors(defaults, sampled=params.temperature > 0),
         make_grammar,
     )
@@ -168,7 +174,8 @@ def _defaults(defaults: Any) -> dict[str, Any]:
 def _biases(given: Mapping[Any, float] | None) -> dict[int, float]:
     """Token id -> bias; keys may be strings, as in JSON. Raises ValueError for other values."""
     try:
-        return {int(token): float(bias) for token, bias in (given or {}).items()}
+        items = (given or {}).items()
+        return {int(key) if isinstance(key, str) else index(key): float(bias) for key, bias in items}
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"logit_bias maps token ids to numbers, as in {{42: -5}}, not {given!r}") from error
 
@@ -179,12 +186,16 @@ def _bad_words(given: Words, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
     Raises ValueError for an empty word, or for text without a tokenizer.
     """
     found: dict[tuple[int, ...], None] = {}
-    for word in [given] if isinstance(given, str) else given:
+    words = [given] if isinstance(given, str) else given
+    if not isinstance(words, Collection) or not all(isinstance(word, Collection) for word in words):
+        raise ValueError(f"bad_words is {given!r:.60}; use a list of texts or of lists of token ids")
+    for word in words:
         if not isinstance(word, str):
-            found[tuple(word)] = None
+            found[tuple(whole_number("a token of bad_words", token) for token in word)] = None
             continue
         if not word.strip():
             raise ValueError("a bad word is empty: it would forbid everything")
+        check_text(word, "a bad word")
         if tokenizer is None:
             raise ValueError("bad words in text need a tokenizer: pass tokenizer=..., or token ids")
         for text in (word, " " + word.lstrip()):
@@ -206,4 +217,19 @@ def _strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
         raise ValueError(f"stop is {stop!r}; use a string, or a list of strings")
     if not all(strings):
         raise ValueError("a stop string is empty: it would end every text before it begins")
+    for each in strings:
+        check_text(each, "a stop string")
     return tuple(strings)
+
+
+def _special_tokens(strings: Sequence[str], tokenizer: Any) -> list[int]:
+    """Stop strings that are special tokens: the text has none of them, so they are found by id."""
+    if tokenizer is None:
+        return []
+    found: list[int] = []
+    for word in strings:
+        tokens = tokenizer(word, add_special_tokens=False)["input_ids"]
+        is_one = tokenizer.convert_ids_to_tokens(tokens) == [word]
+        if is_one and not token_text(tokenizer, tokens[0], skip_special_tokens=True):
+            found += tokens
+    return found

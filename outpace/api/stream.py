@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Lock
 
 from outpace.api.row_output import Piece, Result
 from outpace.api.run import Run
@@ -14,18 +15,22 @@ class Stream(Iterator[str]):
     def __init__(self, run: Run) -> None:
         self._run = run
         self._steps = iter(run)
+        self._is_closed = False
+        self._stepping = Lock()  # held during a step
 
     def __next__(self) -> str:
-        for piece in self._steps:
+        while (piece := self._next()) is not None:
             if piece.text:
                 return piece.text
-        self.close()
         raise StopIteration
 
     def pieces(self) -> Iterator[Piece]:
         """Iterate over one `Piece` per step: text, tokens and number of accepted draft tokens."""
-        yield from self._steps
-        self.close()
+        try:
+            while (piece := self._next()) is not None:
+                yield piece
+        finally:
+            self.close()
 
     @property
     def result(self) -> Result:
@@ -33,8 +38,23 @@ class Stream(Iterator[str]):
         return self._run.result(0)
 
     def close(self) -> None:
-        """Stop decoding and release the session's slots."""
-        self._steps.close()
+        """Stop decoding and release the session's slots. If a step is running, in another thread or around
+        `on_piece`, decoding stops at its end."""
+        self._is_closed = True
+        if self._stepping.acquire(blocking=False):
+            try:
+                self._steps.close()
+            finally:
+                self._stepping.release()
+
+    def _next(self) -> Piece | None:
+        """The next piece; None at the end."""
+        with self._stepping:
+            piece = None if self._is_closed else next(self._steps, None)
+        if piece is None or self._is_closed:
+            self.close()  # also where a call during the step could not
+            return None
+        return piece
 
     def __enter__(self) -> Stream:
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from outpace.api.prompts import Prompt
 from outpace.api.request import prepare
 from outpace.api.row_output import Piece, Result
 from outpace.core.contracts import Recipe
+from outpace.core.sampling_params import whole_number
 
 METHOD = "latency-aware-tts"
 SAMPLES = 8
@@ -97,10 +99,10 @@ def vote(
     Raises ValueError for invalid values.
     """
     pattern = answer_pattern(answer)
-    if samples < 1:
+    if whole_number("samples", samples) < 1:
         raise ValueError(f"samples is {samples}; use at least 1")
-    if deadline is not None and not deadline > 0:
-        raise ValueError(f"the deadline is {deadline} seconds; use a positive number")
+    if deadline is not None and not (isinstance(deadline, Real) and deadline > 0):
+        raise ValueError(f"the deadline is {deadline!r}; use a positive number of seconds")
     if taken := [name for name in TAKEN if name in given]:
         raise ValueError(f"a vote decides about {taken[0]} itself: use samples")
     request = prepare(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from io import TextIOWrapper
+
 import typer
 
 from outpace.cli.app import app
@@ -11,4 +14,6 @@ __all__ = ["app", "main"]
 
 def main() -> None:
     """Entry point of the `outpace` command."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # for characters that a terminal or pipe has not
     typer.main.get_command(app)(prog_name="outpace")

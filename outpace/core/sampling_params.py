@@ -93,7 +93,7 @@ class SamplingParams:
         for parameter in PARAMETERS:
             value = getattr(self, parameter.name)
             if isinstance(parameter.default, int):
-                object.__setattr__(self, parameter.name, _integer(parameter.name, value))
+                object.__setattr__(self, parameter.name, whole_number(parameter.name, value))
             elif isinstance(parameter.default, float):
                 _check_number(parameter.name, value)
             elif parameter.default == () and not isinstance(value, tuple):
@@ -151,7 +151,7 @@ class SamplingParams:
         return replace(self, **{parameter.name: parameter.default for parameter in LOGIT_PARAMETERS})
 
 
-def _integer(name: str, value: Any) -> int:
+def whole_number(name: str, value: Any) -> int:
     """The value as a Python integer. TypeError unless it is an integer of Python or numpy; bools are not."""
     if not isinstance(value, bool):
         try:

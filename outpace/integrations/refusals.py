@@ -45,6 +45,12 @@ def refuse(
         raise ValueError(
             f"{type(model).__name__} is an encoder-decoder model: outpace decodes decoder-only models"
         )
+    owner = getattr(model.prepare_inputs_for_generation, "__self__", model)
+    if owner is not model:  # of PEFT, for learnt prompts
+        raise ValueError(
+            f"{type(owner).__name__} adds inputs to those of {type(model).__name__}, such as a learnt "
+            "prompt: leave out custom_generate"
+        )
     if assistant_model is not None or mode == "assisted_generation":
         raise ValueError(
             "outpace drafts by itself: leave out assistant_model, prompt_lookup_num_tokens and the like, "

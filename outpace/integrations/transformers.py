@@ -55,7 +55,9 @@ def hf(
 
     Options that are models (such as a draft model) may be transformers models, names or folders. Sampling
     parameters are those of `generate`, and two penalties that it lacks; seeds are drawn from torch's
-    generator. RecipeError for an option that the method lacks."""
+    generator. `generate` passes no tokenizer on, which its `stop_strings` need: give it
+    `stopping_criteria=[StopStringCriteria(tokenizer, strings)]`. RecipeError for an option that the method
+    lacks."""
     params = SamplingParams(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
     recipe, options = choose_method(method, options, target="")
     if unknown := [name for name in options if name not in recipe.options]:

@@ -228,7 +228,7 @@ def choose_dtype(dtype: str | torch.dtype, device: torch.device, config: object)
     if dtype != "auto":
         if isinstance(dtype, torch.dtype):
             return dtype
-        found = getattr(torch, dtype, None)
+        found = getattr(torch, str(dtype), None)
         if not isinstance(found, torch.dtype):
             raise Refused(f"{dtype} is not a dtype: use {DTYPES}")
         if not found.is_floating_point:

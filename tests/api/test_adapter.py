@@ -100,3 +100,39 @@ def test_unsuited_adapters_are_refused(
     (tmp_path / "kept").rename(folder / adapter.WEIGHTS)
     monkeypatch.setattr(adapter, "find_spec", lambda name: None)
     refused(r"outpace\[adapters\]")
+
+
+def test_a_model_of_the_library_decodes_by_its_base_model(folder: Path, tiny: Any) -> None:
+    from peft import PeftModel
+
+    model, words = load_checkpoint(tiny.target, dtype="float64", device="cpu")
+    adapted: Any = PeftModel.from_pretrained(model, folder)
+    with pytest.raises(
+        ValueError, match=r"PeftModelForCausalLM wraps a model: give model.get_base_model\(\)"
+    ):
+        outpace.generate(adapted, PROMPT, "prompt-lookup", tokenizer=words)
+    inputs = words(PROMPT, return_tensors="pt")
+    expected = adapted.generate(**inputs, max_new_tokens=24, do_sample=False)
+    ours = adapted.generate(
+        **inputs, max_new_tokens=24, do_sample=False, custom_generate=outpace.hf("prompt-lookup")
+    )
+    [result] = outpace.generate(
+        adapted.get_base_model(), PROMPT, "prompt-lookup", tokenizer=words, max_tokens=24
+    )
+    assert ours.tolist() == expected.tolist()
+    assert result.tokens == expected[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+def test_learnt_prompts_are_refused_in_generate(tiny: Any) -> None:
+    from peft import PromptTuningConfig, get_peft_model
+
+    model, words = load_checkpoint(tiny.target, dtype="float64", device="cpu")
+    adapted: Any = get_peft_model(model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4))
+    with pytest.raises(
+        ValueError, match="adds inputs to those of LlamaForCausalLM.*leave out custom_generate"
+    ):
+        adapted.generate(
+            **words(PROMPT, return_tensors="pt"),
+            max_new_tokens=4,
+            custom_generate=outpace.hf("prompt-lookup"),
+        )

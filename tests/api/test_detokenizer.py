@@ -116,3 +116,64 @@ def test_a_tokenizer_that_marks_words_keeps_the_space_of_the_first():
             return "".join((" " if index else "") + "abcdefgh"[token] for index, token in enumerate(tokens))
 
     assert "".join(written(Detokenizer(Marked(), [0, 1]), [2, 3])) == " c d"
+
+
+def ids(words, text: str, *, first: bool = False) -> list[int]:
+    return words(text, add_special_tokens=first)["input_ids"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 300])
+def test_long_runs_of_byte_tokens_are_characters(tokenizers, size):
+    """Byte fallback decodes a run of bytes only if all of them are characters: none may be cut off."""
+    words = tokenizers.sentence_piece()
+    text = "🎉👩‍👩‍👧日本語" * 4
+    tokens, prompt = ids(words, "add " + text + " index"), ids(words, "add")
+    assert tokens[: len(prompt)] == prompt and len(tokens) > 100
+    pieces = written(Detokenizer(words, prompt), tokens[len(prompt) :], size)
+    assert "".join(pieces) == f" {text} index"
+    assert not any(INCOMPLETE in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("text", ["add 🎉🎉", "🎉🎉", "add 日本語日本語日本語", "é🎉"])
+def test_a_prompt_that_ends_with_byte_tokens_is_gone_on_with(tokenizers, text):
+    words = tokenizers.sentence_piece()
+    prompt, tokens = ids(words, text, first=True), ids(words, f"{text} def 🎉 add", first=True)
+    assert tokens[: len(prompt)] == prompt
+    assert "".join(written(Detokenizer(words, prompt), tokens[len(prompt) :])) == " def 🎉 add"
+    for cut in (1, 2):  # the prompt ends within its last character
+        rest = "".join(written(Detokenizer(words, prompt[:-cut]), tokens[len(prompt) - cut :]))
+        assert rest == f"{text[-1]} def 🎉 add"
+
+
+@pytest.mark.parametrize("kind", ["sentence_piece", "byte_level"])
+def test_the_text_does_not_depend_on_the_division_into_steps(tokenizers, kind):
+    """Also where bytes are no characters, and after many of them."""
+    words = getattr(tokenizers, kind)()
+    good, part = ids(words, "日"), ids(words, "🎉")[-2:]
+    tokens = [
+        *ids(words, "add"),
+        *good,
+        *part,
+        *ids(words, " def"),
+        *good,
+        part[0],
+        *good * 9,
+        part[1],
+        *good,
+    ]
+    found = {"".join(written(Detokenizer(words, good), tokens, size)) for size in range(1, len(tokens) + 1)}
+    assert len(found) == 1
+    assert found.pop().replace(INCOMPLETE, "").replace(" ", "") == "add日def日" + 9 * "日" + "日"
+
+
+def test_special_tokens_one_after_another_are_not_decoded_again_and_again(words):
+    tokens = [words.eos_token_id] * 200
+    asked = []
+
+    class Counted:
+        def decode(self, tokens, **options):
+            asked.append(len(tokens))
+            return words.decode(tokens, **options)
+
+    assert "".join(written(Detokenizer(Counted(), words("def")["input_ids"]), tokens)) == ""
+    assert len(asked) < 2 * len(tokens)

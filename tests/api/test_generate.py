@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 
 import pytest
@@ -316,3 +317,62 @@ def test_signatures_and_help_name_every_setting():
         for parameter in PARAMETERS:
             assert parameter.name in parameters, parameter.name
         assert all(f"    {name}: " in described for name in parameters if name != "options")
+
+
+def test_a_special_token_given_as_stop_string_ends_the_text(loaded, plain):
+    target, draft = loaded
+    usual = plain("def add(a, b):", max_new_tokens=24)
+    words = copy.deepcopy(target.tokenizer)
+    added = words.convert_ids_to_tokens(usual[9])
+    words.add_special_tokens({"additional_special_tokens": [added]})
+    result = outpace.generate(
+        target,
+        target.tokenizer("def add(a, b):")["input_ids"],
+        draft=draft,
+        max_tokens=24,
+        stop=added,
+        tokenizer=words,
+    )[0]
+    assert result.tokens == usual[: usual.index(usual[9]) + 1]
+    assert result.finish_reason == "stop" and added not in result.text
+
+
+def test_a_tokenizer_that_is_given_replaces_the_models_own(loaded, tokenizers):
+    target, words = loaded[0], tokenizers.byte_level(300)
+    assert prepare(target, "def", "prompt-lookup", tokenizer=words).prompts == [words("def")["input_ids"]]
+    assert prepare(target, "def", "prompt-lookup").prompts == [target.tokenizer("def")["input_ids"]]
+
+
+def test_each_checks_its_arguments_at_once(loaded):
+    with pytest.raises(ValueError, match="empty"):
+        api.generate_each(loaded[0], "", "prompt-lookup")
+
+
+def test_log_probabilities_name_tokens_as_they_are_within_a_text(tokenizers):
+    words = tokenizers.sentence_piece()
+    tokens = words(" add é", add_special_tokens=False)["input_ids"]
+    texts = [api.Logprob(token, 0.0, 0.0).as_dict(words)["text"] for token in tokens]
+    assert "".join(texts[:-2]) == " add " and texts[-2:] == ["\ufffd"] * 2
+    assert api.Logprob(words.eos_token_id, 0.0, 0.0).as_dict(words)["text"] == "</s>"
+
+
+def test_models_that_are_no_name_and_wrapped_models(tiny):
+    with pytest.raises(ValueError, match="loaded from a name or folder, not from a int"):
+        outpace.load(3)
+    with pytest.raises(TypeError, match="threads is '2'; use a whole number"):
+        outpace.load(tiny.target, threads="2")
+    with pytest.raises(ValueError, match="5 is not a dtype"):
+        outpace.load(tiny.target, dtype=5)
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"^Sequential\( \(0\): Linear.* \(Sequential\) is not a model"):
+        outpace.generate(module, "def", "prompt-lookup")
+
+
+def test_another_default_device_is_refused(loaded):
+    """Token ids are on the CPU."""
+    with (
+        torch.device("meta"),
+        pytest.raises(ValueError, match="torch's default device is meta.*set_default_device"),
+    ):
+        outpace.generate(loaded[0], "def", "prompt-lookup", max_tokens=2)
+    assert outpace.generate(loaded[0], "def", "prompt-lookup", max_tokens=2)[0].tokens

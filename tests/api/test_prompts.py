@@ -76,3 +76,26 @@ def test_messages_need_a_chat_template(words):
         encode(Plain(), MESSAGES, 320)
     with pytest.raises(ValueError, match="without a tokenizer"):
         encode(None, "text", 320)
+
+
+def test_a_number_of_torch_is_no_prompt(words):
+    for given in (torch.tensor(5), [torch.tensor(5)]):
+        with pytest.raises(ValueError, match="cannot be tensor.*give text or a list of token ids"):
+            [encode(words, prompt, 320) for prompt in prompt_list(given)]
+
+
+def test_text_of_a_token_that_the_model_has_not(tokenizers):
+    words = tokenizers.byte_level()
+    words.add_tokens(["<extra>"])
+    vocab = len(words) - 1
+    assert encode(words, "def", vocab)
+    with pytest.raises(
+        ValueError, match=f"has token {vocab} of the tokenizer, but the model's tokens are 0 to"
+    ):
+        encode(words, "def <extra>", vocab)
+
+
+def test_messages_that_the_template_cannot_use(words, monkeypatch):
+    monkeypatch.setattr(words, "chat_template", "{{ '<user>' + messages[0].content }}")
+    with pytest.raises(ValueError, match="chat template cannot use the messages .TypeError"):
+        encode(words, [{"role": "user", "content": 5}], 320)

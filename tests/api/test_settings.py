@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 from transformers import GenerationConfig
 
@@ -178,3 +179,38 @@ def test_values_of_a_wrong_type_are_refused(given, sentence):
 
 def test_a_minimum_of_the_checkpoint_is_cut_to_the_default_maximum():
     assert resolve(GenerationConfig(min_new_tokens=10_000)).params.min_tokens == MAX_TOKENS
+
+
+def test_a_minimum_of_the_checkpoint_is_cut_to_a_maximum_of_numpy():
+    defaults = GenerationConfig(min_new_tokens=4)
+    assert resolve(defaults, max_tokens=numpy.int64(2)).params.min_tokens == 2
+
+
+@pytest.mark.parametrize(
+    "given", [{"stop": ["-", "<end>"]}, {"defaults": GenerationConfig(stop_strings=["<end>"])}]
+)
+def test_a_stop_string_that_is_a_special_token_is_found_by_its_id(tokenizers, given):
+    """Special tokens are not in the text, so that the string would never occur."""
+    words = tokenizers.byte_level()
+    settings = resolve(tokenizer=words, ignore_eos=True, **given)
+    assert settings.params.stop == (words.eos_token_id,) and "<end>" in settings.stop
+    assert resolve(tokenizer=words, ignore_eos=True, stop=["a", "<en"]).params.stop == ()
+    assert resolve(tokenizer=words, stop="<end>").params.stop == (words.eos_token_id,)
+    # a token whose text is left out at the beginning of a text is none
+    assert resolve(tokenizer=tokenizers.sentence_piece(), ignore_eos=True, stop="\u2581").params.stop == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"bad_words": 5}, "bad_words is 5; use a list of texts or of lists of token ids"),
+        ({"bad_words": [5, 6]}, r"bad_words is \[5, 6\]; use a list of texts"),
+        ({"bad_words": [["a"]]}, "a token of bad_words is 'a'; use a whole number"),
+        ({"bad_words": ["\ud800"]}, "a bad word is not UTF-8 text"),
+        ({"stop": "\ud800"}, "a stop string is not UTF-8 text"),
+        ({"logit_bias": {3.7: 1}}, "logit_bias maps token ids to numbers"),
+    ],
+)
+def test_wrong_words_and_tokens_are_explained(given, sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        resolve(None, None, **given)

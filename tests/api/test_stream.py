@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from threading import Thread
 
 import pytest
 import torch
@@ -116,3 +117,22 @@ def test_two_streams_share_a_model(tiny):
         assert first or second
     assert [stream.result.tokens for stream in streams] == wholes
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_stream_that_is_closed_during_a_step_ends_after_it(loaded):
+    target, draft = loaded
+    settings = {"draft": draft, "max_tokens": 40, "temperature": 0}
+    whole = outpace.generate(target, "def", **settings)[0]
+    stream = outpace.stream(target, "def", on_piece=lambda piece: stream.close(), **settings)
+    assert list(stream) == [] and stream.result.finish_reason is None
+    assert 0 < len(stream.result.tokens) < 40
+    assert stream.result.tokens == whole.tokens[: len(stream.result.tokens)]
+
+    def close(piece):
+        closing = Thread(target=stream.close)
+        closing.start()
+        closing.join()
+
+    stream = outpace.stream(target, "def", on_piece=close, **settings)
+    assert list(stream.pieces()) == [] and 0 < len(stream.result.tokens) < 40
+    assert outpace.generate(target, "def", **settings)[0].tokens == whole.tokens

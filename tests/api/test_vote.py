@@ -188,3 +188,15 @@ def test_plans_that_cannot_be_made_are_refused(loaded) -> None:
 
 def test_it_is_public() -> None:
     assert outpace.vote is public is vote and outpace.Vote is Vote
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"samples": "3"}, "samples is '3'; use a whole number"),
+        ({"deadline": "3"}, "the deadline is '3'; use a positive number of seconds"),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused(loaded, given, sentence):
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        outpace.vote(loaded[0], "1 + 1 =", **given)

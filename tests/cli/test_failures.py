@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -9,6 +10,8 @@ import sys
 
 import pytest
 import torch
+
+from outpace.cli import main
 
 PLAIN = ("--method", "autoregressive")
 
@@ -383,3 +386,14 @@ def test_negative_numbers_of_layers_are_refused_with_the_target_s_range(
 ) -> None:
     result = outpace_("generate", "x", "--target", "zoo:target", "--method", method, option, "-1")
     assert result.exit_code == 2 and sentence in result.stderr
+
+
+def test_characters_that_the_terminal_has_not_do_not_end_a_command(tiny, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "latin-1"))
+    options = ["--target", tiny.target, "--method", "autoregressive", "--max-tokens", "1", "--echo"]
+    monkeypatch.setattr(sys, "argv", ["outpace", "generate", *options, "日本"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    sys.stdout.flush()
+    assert not ended.value.code and written.getvalue().startswith(b"??")

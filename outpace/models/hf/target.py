@@ -198,7 +198,13 @@ class HFTarget:
         return [cache for each in self._caches if (cache := each()) is not None]
 
     def open(self, slots: int, capacity: int) -> SlotCache:
-        """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included."""
+        """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included.
+        ValueError if the default device of torch is not the CPU, on which sessions keep token ids."""
+        if (device := torch.get_default_device()).type != "cpu":
+            raise ValueError(
+                f"torch's default device is {device}, but outpace needs the CPU as such: call "
+                "torch.set_default_device('cpu'); models stay on the devices they are on"
+            )
         with self._lock:
             if self.compiled:
                 cache = self.compiled.open(slots, capacity)

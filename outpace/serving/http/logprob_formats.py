@@ -10,7 +10,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Any
 
-from outpace.api.logprobs import LOWEST, Logprob
+from outpace.api.logprobs import LOWEST, Logprob, token_text
 from outpace.models.vocabulary import Vocabulary
 
 
@@ -27,12 +27,14 @@ class TokenBytes:
     def __call__(self, token: int) -> bytes:
         """The bytes of this token; those of its name for special tokens."""
         piece = self._pieces[token]
-        return self._tokenizer.decode([token]).encode() if piece is None else piece
+        return token_text(self._tokenizer, token).encode() if piece is None else piece
 
     def in_text(self, token: int) -> bytes:
         """The bytes of this token in a text: special tokens have none."""
         piece = self._pieces[token]
-        return self._tokenizer.decode([token], skip_special_tokens=True).encode() if piece is None else piece
+        if piece is not None:
+            return piece
+        return token_text(self._tokenizer, token, skip_special_tokens=True).encode()
 
 
 def chat_logprobs(found: Sequence[Logprob], bytes_of: TokenBytes) -> list[dict[str, Any]]:

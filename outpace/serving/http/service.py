@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outpace.api.model import Model
-from outpace.api.prompts import Prompt, encode
+from outpace.api.prompts import Prompt, encode, encode_predictions
 from outpace.api.settings import resolve_settings
 from outpace.core.contracts import Parts
 from outpace.core.noise import derived
@@ -146,10 +146,10 @@ class Service:
             names = {"max_tokens": limit_name, "json_schema": body.schema_field or ""}
             raise bad_request(error, type(body).model_fields, names=names) from error
         method, depth = self._speculation(body.speculation)
-        predicted: list[int] = []
-        if prediction:
-            encoded = self.tokenizer(prediction, add_special_tokens=False, verbose=False)
-            predicted = encoded["input_ids"]
+        try:
+            [predicted] = encode_predictions(self.tokenizer, prediction, 1, self.vocab)
+        except ValueError as error:
+            raise bad_request(error, {}, "prediction") from error
         seed = random.getrandbits(32) if body.seed is None else body.seed
         return [
             GenerationRequest(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import http.client
 import time
 from collections.abc import Iterator
@@ -223,3 +225,19 @@ def test_a_failure_of_decoding_ends_a_stream_with_an_error(
         list(running.client().completions.create(**TEXT, stream=True))
     monkeypatch.undo()
     assert running.client().completions.create(**TEXT).choices
+
+
+def test_text_of_a_token_that_the_model_has_not_is_refused(model: Any, serve: Any) -> None:
+    """The forward would fail, and with it the requests of all clients."""
+    words = copy.deepcopy(model.tokenizer)
+    words.add_tokens(["<extra>"])
+    with serve(dataclasses.replace(model, tokenizer=words), "prompt-lookup") as running:
+        prediction = {"type": "content", "content": "<extra>"}
+        for path, body, param in (
+            (TEXT_PATH, TEXT | {"prompt": "def <extra>"}, "prompt"),
+            (CHAT_PATH, CHAT | {"messages": [{"role": "user", "content": "<extra>"}]}, "messages"),
+            (CHAT_PATH, CHAT | {"prediction": prediction}, "prediction"),
+        ):
+            status, found, _ = running.call(path, body)
+            assert status == 400 and found["error"]["param"] == param
+            assert f"the model's tokens are 0 to {running.service.vocab - 1}" in found["error"]["message"]
