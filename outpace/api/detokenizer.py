@@ -9,6 +9,7 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete or invali
 CONTEXT = (
     6  # number of earlier tokens decoded with the new ones, because spaces and UTF-8 sequences depend on them
 )
+UNFINISHED = 3  # most bytes, and so most characters of INCOMPLETE, of a UTF-8 sequence that is not complete
 
 
 class Detokenizer:
@@ -25,9 +26,9 @@ class Detokenizer:
         min_tokens: int = 0,  # stop strings completed within the first `min_tokens` new tokens are ignored
     ) -> None:
         self._tokenizer, self._stop, self._min_tokens = tokenizer, tuple(stop), min_tokens
-        self._window = list(prompt[-CONTEXT:])
+        self._window = self._last(prompt)
         # number of leading characters of the decoded window that belong to the prompt or are in `_text`
-        self._sent = len(self._complete(self._decode()))
+        self._sent = len(self._decode(self._window).rstrip(INCOMPLETE))
         self._text = ""
         self._given = 0
         self.num_tokens = 0
@@ -62,7 +63,7 @@ class Detokenizer:
         """The remaining text; incomplete UTF-8 sequences are decoded to replacement characters."""
         if self.stopped is None:
             before = len(self._text)
-            text = self._decode()
+            text = self._decode(self._window)
             self._text += text[self._sent :]
             self._sent = len(text)
             self._cut(before)
@@ -72,22 +73,37 @@ class Detokenizer:
     def _extend(self, tokens: Sequence[int]) -> None:
         self.num_tokens += len(tokens)
         self._window += tokens
-        text = self._decode()
-        whole = self._complete(text)
+        text = self._decode(self._window)
+        held = self._num_held(text)
+        whole = text[: len(text) - held]
         if len(whole) > self._sent:
             self._text += whole[self._sent :]
             self._sent = len(whole)
-        if len(whole) == len(text) and len(self._window) > 4 * CONTEXT:
-            del self._window[:-CONTEXT]
-            self._sent = len(self._decode())
+        if held <= UNFINISHED and len(self._window) > 4 * CONTEXT:
+            self._window = self._last(self._window)
+            self._sent = max(0, len(self._decode(self._window)) - held)
 
-    def _decode(self) -> str:
-        return self._tokenizer.decode(
-            self._window, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def _complete(self, text: str) -> str:
-        return text.rstrip(INCOMPLETE)
+    def _last(self, tokens: Sequence[int]) -> list[int]:
+        """The last CONTEXT tokens, or a few more, so that they begin with a whole character: some tokenizers
+        decode bytes together, and all of them are INCOMPLETE if the first are a part of a character."""
+        for size in range(CONTEXT, CONTEXT + UNFINISHED + 1):
+            last = list(tokens[-size:])
+            if not self._decode(last).startswith(INCOMPLETE):
+                return last
+        return list(tokens[-CONTEXT:])
+
+    def _num_held(self, text: str) -> int:
+        """Number of characters at the end of the window's text that later tokens may change."""
+        held = len(text) - len(text.rstrip(INCOMPLETE))
+        if held <= UNFINISHED or len(self._window) <= 4 * CONTEXT:
+            return held
+        # where bytes are decoded together, an incomplete sequence at their end makes all of them INCOMPLETE;
+        # if the text is not whole without it either, the other bytes will never be characters
+        shorter = (self._decode(self._window[:-count]) for count in range(1, UNFINISHED + 1))
+        return UNFINISHED if all(text.endswith(INCOMPLETE) for text in shorter) else held
 
     def _cut(self, before: int) -> bool:
         """Cut the text before the first stop string that ends after character `before`.

@@ -116,3 +116,48 @@ def test_a_tokenizer_that_marks_words_keeps_the_space_of_the_first():
             return "".join((" " if index else "") + "abcdefgh"[token] for index, token in enumerate(tokens))
 
     assert "".join(written(Detokenizer(Marked(), [0, 1]), [2, 3])) == " c d"
+
+
+def test_bytes_that_never_become_a_character_are_not_held_back_for_ever(words):
+    """Nor is all of them decoded at every token."""
+    (byte,) = words("🎉")["input_ids"][1:2]  # it continues a character that has not begun
+    tokens = [*words("ok")["input_ids"], *[byte] * 500, *words("🎉 end")["input_ids"]]
+    detokenizer, pieces, longest = Detokenizer(words, []), [], 0
+    for token in tokens:
+        detokenizer.push([token])
+        pieces.append(detokenizer.piece())
+        longest = max(longest, len(detokenizer._window))
+    assert "".join([*pieces, detokenizer.finish()]) == words.decode(tokens)
+    assert longest < 40 and len("".join(pieces[:250])) > 200
+
+
+class Bytes:
+    """Decodes bytes together, as tokenizers with byte fallback do: all of them are replaced if any is not
+    part of a character."""
+
+    def decode(self, tokens, **_):
+        found, run = "", b""
+        for token in [*tokens, "x"]:
+            if isinstance(token, int):
+                run += bytes([token])
+                continue
+            try:
+                found += run.decode()
+            except UnicodeDecodeError:
+                found += INCOMPLETE * len(run)
+            found, run = found + token, b""
+        return found[:-1]
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 100])
+def test_a_long_run_of_bytes_that_become_characters_comes_whole(size):
+    text = "🎉語é" * 40
+    pieces = written(Detokenizer(Bytes(), ["a"]), [*text.encode(), "b"], size)
+    assert "".join(pieces) == text + "b"
+    assert not any(INCOMPLETE in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("prompt", ["🎉🎉", "x語🎉", "a bc 🎉"])
+def test_what_follows_characters_of_single_bytes_is_not_preceded_by_them(prompt):
+    pieces = written(Detokenizer(Bytes(), list(prompt.encode())), ["b", *"é".encode(), "c"])
+    assert "".join(pieces) == "béc"
