@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 
 import pytest
@@ -316,3 +317,19 @@ def test_signatures_and_help_name_every_setting():
         for parameter in PARAMETERS:
             assert parameter.name in parameters, parameter.name
         assert all(f"    {name}: " in described for name in parameters if name != "options")
+
+
+@pytest.mark.parametrize("stop", [None, "-never-"])
+@pytest.mark.parametrize("method", ["auto", "smartspec", "speculative-sampling"])
+def test_the_kv_caches_of_a_run_are_freed_with_it(loaded, method, stop):
+    """Not by the garbage collector some time later, nor with the method's parts, which serve other runs."""
+    target, draft = loaded
+    request = prepare(target, PROMPTS[0], method, max_tokens=12, stop=stop, **options(method, draft))
+    parts = request.parts()
+    gc.collect()
+    gc.disable()
+    try:
+        assert len(list(request.run(parts))) > 1
+        assert not target.target.caches and not draft.target.caches
+    finally:
+        gc.enable()
