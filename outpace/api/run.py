@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -50,13 +50,15 @@ class Run:
         self._settings, self._tokenizer, self._batch, self._num_top = settings, tokenizer, batch, num_top
         self._predictions, self._on_piece = predictions, on_piece
         self._target_probs = partial(LazyTargetProbs, processor=settings.processor)
+        self._outputs: list[RowOutput] = []  # of the rows that have begun
+        self._of_slot: dict[int, int] = {}  # slot -> index of the row in it
         limits = (min(settings.params.max_tokens, free) for free in max_new_tokens)
         self._session = Session(
             parts,
             (),
             (),
             self._target_probs,
-            done=self._done if settings.stop else None,
+            done=partial(_is_done, self._outputs, self._of_slot) if settings.stop else None,
             size=(
                 min(batch, len(prompts)),
                 max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)),
@@ -68,8 +70,6 @@ class Run:
             self._session.batch.prefix_cache = self._session.cache
         else:
             self._shares = False
-        self._outputs: list[RowOutput] = []  # of the rows that have begun
-        self._of_slot: dict[int, int] = {}  # slot -> index of the row in it
         self._fill()
 
     def __iter__(self) -> Generator[Piece, None, None]:
@@ -141,5 +141,7 @@ class Run:
                 self._on_piece(piece)
             yield piece
 
-    def _done(self, slot: int, tokens: Tensor) -> bool:
-        return self._outputs[self._of_slot[slot]].stops(tokens)
+
+# no method: a session that refers to its run is freed, with its KV cache, by the garbage collector alone
+def _is_done(outputs: Sequence[RowOutput], of_slot: Mapping[int, int], slot: int, tokens: Tensor) -> bool:
+    return outputs[of_slot[slot]].stops(tokens)

@@ -229,6 +229,7 @@ class AdaptiveDepth:
     def release(self, slots: Sequence[int]) -> None:
         self._rates.release(slots)
         self._hold = 0  # the slots may get other requests
+        self._ctx = None  # it refers to the KV cache, whose memory would not be freed
         for slot in slots:
             self._planned.pop(slot, None)
             self._read.pop(slot, None)

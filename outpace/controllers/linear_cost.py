@@ -17,6 +17,9 @@ Numbers = NDArray[numpy.float64]  # of any shape
 NUM_TIMES = 7  # measurements of one size of which the median is taken
 FIT_AFTER, MAX_RECORDS = 0.1, 32  # share of new measurements that a fit waits for, and most of them
 HALF_LIFE = 256  # measurements after which one counts half as much as a new one
+# sizes that are fitted, those measured last: every fit goes through all of them, and in a server, where
+# batches and texts vary, there are ever more
+MAX_SIZES = 512
 
 
 @dataclass
@@ -44,6 +47,8 @@ class LinearCost:
         """Add a measurement."""
         self._num_records += 1
         size = tuple([rounded(each) for each in quantities])
+        if size not in self._measured and len(self._measured) == MAX_SIZES:
+            del self._measured[min(self._measured, key=lambda each: self._measured[each].at)]
         cell = self._measured.setdefault(size, Measured(quantities))
         cell.quantities, cell.at = quantities, self._num_records
         cell.times.append(seconds)

@@ -214,6 +214,7 @@ class SourceChoice:
         self._rates.release(slots)
         self._matches.release(slots)
         self._without = 0  # the slots may get other requests
+        self._ctx = None  # it refers to the KV cache, whose memory would not be freed
         for slot in slots:
             self._read.pop(slot, None)
             self._unused.pop(slot, None)

@@ -26,11 +26,12 @@ NEVER = float("-inf")
 
 class Adjuster:
     """Changes the logits at nodes of a batch's draft trees by their rows' sampling parameters. Token counts
-    over the committed text of a row are computed once per instance."""
+    over the committed text of a row, and its distinct tokens, are computed once per instance."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._counts: dict[int, Tensor] = {}
+        self._distinct: dict[int, Tensor] = {}
 
     def __call__(
         self, logits: Tensor, rows: Sequence[int], paths: Sequence[Sequence[int]]
@@ -66,11 +67,13 @@ class Adjuster:
             [token for path in paths for token in path],
         )
         if params.repetition_penalty != 1:
-            _repetition(logits, tokens.to(device), at, params.repetition_penalty)
+            _repetition(logits, self._occurring(row, logits).to(device), at, params.repetition_penalty)
         if params.presence_penalty or params.frequency_penalty:
             counts = self._count(row, logits)
             again = [path.count(token) for path in paths for token in path]
-            _count_penalties(logits, self._new(row).to(device), counts, at, again, params)
+            new = self._new(row)
+            new = counts.nonzero()[:, 0] if _is_long(new, logits) else new.to(device)
+            _count_penalties(logits, new, counts, at, again, params)
         if params.bad_words:
             _forbid_words(logits, tokens, paths, params)
         if params.grammar is not None:
@@ -82,6 +85,15 @@ class Adjuster:
 
     def _new(self, row: int) -> Tensor:  # (G,)
         return self._ctx.tokens[row][self._ctx.prompt_lengths[row] :]
+
+    def _occurring(self, row: int, logits: Tensor) -> Tensor:
+        """The tokens of the row: each once where the text is long, which saves work at every node."""
+        tokens = self._ctx.tokens[row]
+        if row not in self._distinct:
+            if not _is_long(tokens, logits):
+                return tokens
+            self._distinct[row] = tokens.bincount().nonzero()[:, 0]
+        return self._distinct[row]
 
     def _count(self, row: int, logits: Tensor) -> Tensor:  # (V,)
         """Number of occurrences of each token among the row's generated tokens."""
@@ -106,6 +118,12 @@ def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> T
     return torch.where(adjusted.amax(-1, keepdim=True) == NEVER, wide, adjusted)
 
 
+def _is_long(tokens: Tensor, logits: Tensor) -> bool:  # (T,), (M, V)
+    """Whether changing the logits of all these tokens at all nodes takes longer than finding the distinct
+    ones, for which every token of the vocabulary is counted."""
+    return len(tokens) * len(logits) > logits.shape[1]
+
+
 # index into (M, V) logits: node, and token, of each of P path tokens
 PathTokens = tuple[list[int], list[int]]
 
@@ -125,7 +143,7 @@ def _repetition(logits: Tensor, tokens: Tensor, at: PathTokens, penalty: float) 
 
 def _count_penalties(
     logits: Tensor,
-    new: Tensor,  # (G,) generated tokens
+    new: Tensor,  # generated tokens, all or the distinct ones
     counts: Tensor,  # (V,) occurrences of each token among them
     at: PathTokens,
     again: Sequence[int],  # (P,) occurrences of each path token on its path

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outpace.core.common_length import common_length
+
 CACHE_BYTES = 64 << 20  # of compiled grammars that are kept
 POSITION = re.compile(r"^\[[\d:]+\] \S+:\d+: ")  # time and line of xgrammar's source, before its messages
 
@@ -27,11 +29,11 @@ class GrammarState:
 
     def __init__(self, matcher: Any, vocab: int) -> None:
         self._matcher, self._vocab = matcher, vocab
-        self._accepted: list[int] = []  # tokens of the generated text that the automaton has accepted
+        self._text = torch.empty(0, dtype=torch.int64)  # the generated text that the automaton has accepted
 
     def allowed(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
         words = torch.full((len(paths), (self._vocab + 31) // 32), -1, dtype=torch.int32)
-        if self._advance(self._accepted, text.tolist()):
+        if self._follow(text):
             path: list[int] = []  # draft tokens that the automaton has accepted after the text
             for node, tokens in enumerate(paths):
                 if self._advance(path, tokens) and not self._matcher.is_terminated():
@@ -40,23 +42,33 @@ class GrammarState:
         bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32)) & 1
         return bits.flatten(1)[:, : self._vocab].bool()
 
+    def _follow(self, text: Tensor) -> bool:  # (G,)
+        """Bring the automaton into the state after this text. False if the grammar rejects a token of it."""
+        shared = common_length(self._text, text)
+        if shared < len(self._text):
+            self._matcher.rollback(len(self._text) - shared)
+        shared += self._accept(text[shared:].tolist())
+        self._text = text[:shared]
+        return shared == len(text)
+
     def _advance(self, accepted: list[int], tokens: Sequence[int]) -> bool:
         """Roll the automaton back from the tokens `accepted` to their common prefix with `tokens`, then
         advance it along the rest of `tokens`; updates `accepted`. False if the grammar rejects a token."""
-        tokens = list(tokens)
-        shared = len(accepted)
-        if tokens[:shared] != accepted:
-            differing = (
-                at for at, (one, other) in enumerate(zip(accepted, tokens, strict=False)) if one != other
-            )
-            shared = next(differing, min(len(accepted), len(tokens)))
+        pairs = enumerate(zip(accepted, tokens, strict=False))
+        differing = (at for at, (one, other) in pairs if one != other)
+        shared = next(differing, min(len(accepted), len(tokens)))
+        if shared < len(accepted):
             self._matcher.rollback(len(accepted) - shared)
-            del accepted[shared:]
-        for token in tokens[shared:]:
+        end = shared + self._accept(tokens[shared:])
+        accepted[shared:] = tokens[shared:end]
+        return end == len(tokens)
+
+    def _accept(self, tokens: Sequence[int]) -> int:
+        """Advance the automaton along these tokens; returns how many of them the grammar accepts."""
+        for count, token in enumerate(tokens):
             if self._matcher.is_terminated() or not self._matcher.accept_token(token):
-                return False
-            accepted.append(token)
-        return True
+                return count
+        return len(tokens)
 
 
 def compile_grammar(

@@ -177,3 +177,35 @@ def test_special_tokens_one_after_another_are_not_decoded_again_and_again(words)
 
     assert "".join(written(Detokenizer(Counted(), words("def")["input_ids"]), tokens)) == ""
     assert len(asked) < 2 * len(tokens)
+
+
+class Bytes:
+    """Decodes bytes together, as tokenizers with byte fallback do: all of them are replaced if any is not
+    part of a character."""
+
+    def decode(self, tokens, **_):
+        found, run = "", b""
+        for token in [*tokens, "x"]:
+            if isinstance(token, int):
+                run += bytes([token])
+                continue
+            try:
+                found += run.decode()
+            except UnicodeDecodeError:
+                found += INCOMPLETE * len(run)
+            found, run = found + token, b""
+        return found[:-1]
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 100])
+def test_a_long_run_of_bytes_that_become_characters_comes_whole(size):
+    text = "🎉語é" * 40
+    pieces = written(Detokenizer(Bytes(), ["a"]), [*text.encode(), "b"], size)
+    assert "".join(pieces) == text + "b"
+    assert not any(INCOMPLETE in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("prompt", ["🎉🎉", "x語🎉", "a bc 🎉"])
+def test_what_follows_characters_of_single_bytes_is_not_preceded_by_them(prompt):
+    pieces = written(Detokenizer(Bytes(), list(prompt.encode())), ["b", *"é".encode(), "c"])
+    assert "".join(pieces) == "béc"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 
 import pytest
@@ -376,3 +377,19 @@ def test_another_default_device_is_refused(loaded):
     ):
         outpace.generate(loaded[0], "def", "prompt-lookup", max_tokens=2)
     assert outpace.generate(loaded[0], "def", "prompt-lookup", max_tokens=2)[0].tokens
+
+
+@pytest.mark.parametrize("stop", [None, "-never-"])
+@pytest.mark.parametrize("method", ["auto", "smartspec", "speculative-sampling"])
+def test_the_kv_caches_of_a_run_are_freed_with_it(loaded, method, stop):
+    """Not by the garbage collector some time later, nor with the method's parts, which serve other runs."""
+    target, draft = loaded
+    request = prepare(target, PROMPTS[0], method, max_tokens=12, stop=stop, **options(method, draft))
+    parts = request.parts()
+    gc.collect()
+    gc.disable()
+    try:
+        assert len(list(request.run(parts))) > 1
+        assert not target.target.caches and not draft.target.caches
+    finally:
+        gc.enable()

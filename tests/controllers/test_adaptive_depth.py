@@ -11,7 +11,7 @@ import pytest
 from outpace.controllers.acceptance_rates import AcceptanceRates
 from outpace.controllers.adaptive_depth import AdaptiveDepth
 from outpace.controllers.fixed import Fixed
-from outpace.controllers.linear_cost import LinearCost, Numbers
+from outpace.controllers.linear_cost import MAX_SIZES, LinearCost, Numbers, rounded
 from outpace.controllers.step_cost import ASSUMED_GROWTH, MIN_TIMES, MeasuredStep, StepCost
 from tests.controllers.simulated_load import Costs, Load
 from tests.tiers import slow
@@ -214,6 +214,16 @@ def test_a_linear_cost_finds_the_coefficients_in_spite_of_single_slow_measuremen
     cost.record((1, 1), 1.0)
     assert not cost.update()
     assert cast("list[float]", cost.coefficients.tolist()) == pytest.approx([3e-3, 0.5e-3], rel=1e-6)
+
+
+def test_a_linear_cost_keeps_the_sizes_that_were_measured_last() -> None:
+    cost, sizes = LinearCost(2), [(row, 2.0**power) for row in range(8) for power in range(3, 103)]
+    assert len(sizes) > MAX_SIZES
+    for size in sizes:
+        cost.record(size, 1.0)
+        cost.record((1, 2), 1.0)  # it comes again and again
+    kept = {(row, rounded(tokens)) for row, tokens in sizes[1 - MAX_SIZES :]}
+    assert cost._measured.keys() == {(1, 2), *kept}
 
 
 def test_a_forward_costs_as_much_as_the_size_that_it_is_padded_to() -> None:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.contracts import Draft, Parts, Shape
+from outpace.core.contracts import Context, Draft, Parts, Plan, Shape
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
+from outpace.drafters.model import feature_drafter
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
 from outpace.models.heads.draft_head import DraftHead
@@ -122,6 +123,38 @@ def test_logits_are_those_of_forwards_over_the_whole_text(kind: str, shape: str)
                 assert (logits - expected).abs().max() < BOUND
                 checked += 1
     assert checked > 10
+
+
+class Rarely(Fixed):
+    """Plans drafts in one step of so many."""
+
+    def __init__(self, draft: int | Shape, every: int) -> None:
+        super().__init__(draft)
+        self._every, self._num_steps = every, 0
+
+    def plan(self, ctx: Context) -> Plan:
+        self._num_steps += 1
+        return super().plan(ctx).within((0 if self._num_steps % self._every else 99,) * len(ctx.slots))
+
+
+@pytest.mark.parametrize("kind", UNTRAINED)
+def test_the_head_reads_on_where_nothing_is_drafted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else features would pile up, and be copied in every step."""
+    monkeypatch.setattr(feature_drafter, "MOST_UNREAD", 4)
+    model = target()
+    head = UNTRAINED[kind](model, seed=3)
+    drafter = Recorded(HeadModel(head), VOCAB, sampled=False)
+    parts = Parts(model, drafter, Match(), Rarely(3, 11))
+    sampling = [SamplingParams(1.0, max_tokens=40, seed=2)] * len(PROMPTS)
+    tensors = [torch.tensor(each) for each in PROMPTS]
+    session = Session(parts, tensors, sampling, LazyTargetProbs, prompt_tokens=5)
+    most = max(max(map(len, drafter._features.values()), default=0) for _ in session.steps())
+    assert most == 4
+    with torch.no_grad():
+        for text, path, logits in drafter.found[::3]:
+            expected = reference(head, text, path, hidden_states(model, text))
+            assert (logits - expected).abs().max() < BOUND
+    assert max(len(text) for text, _, _ in drafter.found) > 30
 
 
 def test_a_text_is_plain_decodings_and_its_rows_do_not_depend_on_their_batch() -> None:

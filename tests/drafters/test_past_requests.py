@@ -102,6 +102,7 @@ def test_sorting_is_shared_by_parts_of_like_size(monkeypatch: pytest.MonkeyPatch
     for turn in range(64):
         tokens += len(written(past, [[0, 1]], seed=turn)[0])
     assert sorted_tokens < 7 * tokens  # log2(64) + 1
+    assert len(past._runs) == 1  # every lookup goes through all: of texts of one length as few as bits of 64
 
 
 def test_a_capacity_of_0_stores_nothing() -> None:

@@ -12,6 +12,7 @@ import torch
 from outpace.core.contracts import PrefixCache, Prompt, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.compiling import check
+from outpace.models.cuda_graphs import static_memory
 from outpace.models.cuda_graphs.graph_replay import SIZES, GraphReplay
 from outpace.models.hf.target import HFTarget
 
@@ -83,6 +84,26 @@ def test_a_size_is_made_once_for_all_caches_of_a_size(pair):
         del cache
         gc.collect()
     assert len(target.reader._made) == 3 < len(SIZES)
+
+
+def test_caches_of_many_sizes_do_not_fill_the_device(pair, monkeypatch):
+    monkeypatch.setattr(static_memory, "KEPT_BYTES", 5 * 256 * (target := pair("llama")[1]).token_bytes)
+
+    def used(slots):
+        """Whether the graph of a cache was made anew."""
+        cache, before = target.open(slots, 100), set(target.reader._made)
+        target.score(TokenTree(some(1), Forest.chain((0,))), (0,), cache)
+        is_new = set(target.reader._made) != before
+        del cache
+        gc.collect()
+        return is_new
+
+    assert [used(slots) for slots in (1, 2, 3, 1)] == [True, True, True, False]
+    assert used(9)  # too large, but the last
+    assert not used(9)
+    assert used(8)  # in place of that
+    assert [used(slots) for slots in (9, 2)] == [True, True]
+    assert len(target.reader._made) == len(target.reader._pool._free) == 1
 
 
 def test_two_caches_at_once_have_memory_of_their_own(pair):

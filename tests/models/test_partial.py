@@ -14,6 +14,7 @@ from outpace.models.slim.make import with_savings
 from outpace.models.slim.partial_target import PartialTarget
 from outpace.models.slim.saving_reference import SavingReference
 from outpace.models.slim.savings import Savings, bits, distance, quantized
+from outpace.models.slim.token_records import RecordingView
 from tests.tiers import only
 
 EXACT = 1e-9
@@ -224,3 +225,26 @@ def test_numbers_of_few_bits() -> None:
     assert found[0].tolist() == [1.0, -1.0, 0.0] and found[2].tolist() == [0.0, 0.0, 0.0]
     assert (found[1] - states[1]).abs().max() < 1 / 254 + 1e-6
     assert bits(torch.tensor([0.1, 0.5, 3.0])).tolist() == [2, 4, 8]
+
+
+def test_the_records_of_committed_tokens_are_set_once(tiny) -> None:
+    """And not in every forward, as there may be many thousands of them."""
+    target = HFTarget(tiny("llama"))
+    cache = target.open(1, 64)
+    view = RecordingView(cache, 2, 3, torch.float32)
+    target.prefill([Prompt(TEXTS[0])], (0,), cache, Want())
+    length = cache.lengths[0]
+    records = view.records(0, length + 4)
+    assert set(records.depth.tolist()) == {2} and bool(records.kept.isnan().all())
+    for each, value in ((records.depth, 1), (records.tokens, 5), (records.kept, 0.5)):
+        each[:] = value
+    assert view.records(0, length + 4).depth.tolist() == [1] * (length + 4)
+    cache.lengths[0] += 2  # draft tokens that were accepted
+    records = view.records(0, length + 4)
+    assert records.depth.tolist() == [1] * length + [2, 2, 1, 1]
+    assert records.tokens.tolist() == [5] * length + [-1, -1, 5, 5]
+    assert records.kept.isnan().all(-1).tolist() == [False] * length + [True, True, False, False]
+    view.release([0])
+    cache.release([0])
+    target.prefill([Prompt(TEXTS[0])], (0,), cache, Want())
+    assert set(view.records(0, length).depth.tolist()) == {2}

@@ -227,3 +227,22 @@ def test_a_block_that_is_not_full_must_not_be_shared(target_of, monkeypatch):
     monkeypatch.setattr(paged_cache, "_full_blocks", all_blocks)
     with pytest.raises(AssertionError):
         test_writing_to_one_text_leaves_the_others_as_they_are((target, target.open(3, 128), error))
+
+
+def test_what_a_step_asks_of_retained_texts_does_not_read_their_tensors(target_of, monkeypatch):
+    """A server asks for their memory in every step, and there may be hundreds of them."""
+    target, _ = target_of("eager")
+    cache = target.open(1, 128)
+    for seed in range(6):
+        text = some(20, seed)
+        begin(target, cache, 0, text)
+        end(cache, 0, text)
+    held, looked, num_positions = cache.retained_bytes, [], contiguous_cache._num_positions
+
+    def watched(storages):
+        looked.append(1)
+        return num_positions(storages)
+
+    monkeypatch.setattr(contiguous_cache, "_num_positions", watched)
+    cache.limit(1 << 30)
+    assert held == cache.retained_bytes > 0 and len(looked) == 1  # that of the slot

@@ -161,6 +161,26 @@ def test_rows_without_settings_build_nothing(monkeypatch: pytest.MonkeyPatch) ->
     distribution(random_logits(), SamplingParams(1.0), SamplingParams(0.7, 5, 0.9, min_p=0.1)).probs(None)
 
 
+@pytest.mark.parametrize("name", ["repetition_penalty", "frequency_penalty"])
+def test_penalties_change_the_logits_of_a_token_once_however_long_the_text(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed, scatter = list[int](), Tensor.scatter_
+
+    def watched(logits: Tensor, dim: int, index: Tensor, values: Tensor) -> Tensor:
+        changed.append(index.shape[1])
+        return scatter(logits, dim, index, values)
+
+    monkeypatch.setitem(globals(), "TEXTS", (torch.arange(1000) % 7, TEXTS[1]))
+    params = params_of((name,))
+    expect = expected(random_logits(), (name,))
+    monkeypatch.setattr(Tensor, "scatter_", watched)
+    found = distribution(random_logits(), params, SamplingParams(1.0)).probs(None)
+    assert changed == [7]
+    rows = [node for node, row in enumerate(FOREST.rows) if row == 0]
+    assert torch.allclose(found[rows], expect[rows], atol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_half_precision_is_widened_first(dtype: torch.dtype) -> None:
     logits = random_logits().to(dtype)

@@ -210,3 +210,20 @@ def test_compiled_grammars_are_dropped_when_they_take_too_much_memory(loaded, mo
     grammar._compiler.cache_clear()
     assert 0 < max(sizes) <= limit
     assert any(later < earlier for earlier, later in pairwise(sizes)), f"nothing was dropped: {sizes}"
+
+
+def test_a_step_reads_only_the_new_tokens_of_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = xgrammar.TokenizerInfo([*LETTERS, "<end>"], stop_token_ids=[END])
+    compiled = xgrammar.GrammarCompiler(words, max_threads=1).compile_grammar('root ::= "a"*')
+    state = GrammarState(xgrammar.GrammarMatcher(compiled, override_stop_tokens=[END]), 4)
+    text, lists, tolist = torch.zeros(5000, dtype=torch.int64), list[int](), Tensor.tolist
+
+    def watched(tokens: Tensor) -> list[int]:
+        lists.append(len(tokens))
+        return tolist(tokens)
+
+    state.allowed(text[:4990], [()])
+    monkeypatch.setattr(Tensor, "tolist", watched)
+    for end in (4995, 4995, 5000, 4991):
+        assert state.allowed(text[:end], [(), (0,), (1,)]).sum(1).tolist() == [2, 2, 4]
+    assert max(lists) <= 5

@@ -88,9 +88,9 @@ class PastRequests:
     def _index(self) -> None:
         new, self._waiting = self._waiting, []
         size = sum(map(len, new))
-        while self._runs and len(self._runs[-1].text) <= size and size < self._max_tokens // PARTS:
-            run = self._runs.pop()
-            new, size = [*_documents(run), *new], size + run.metadata["tokens"]
+        largest = self._max_tokens // PARTS
+        while self._runs and (tokens := self._runs[-1].metadata["tokens"]) <= size < largest:
+            new, size = [*_documents(self._runs.pop()), *new], size + tokens
         self._runs.append(SuffixArray.build(new))
         while len(self) > self._max_tokens:
             del self._runs[0]

@@ -26,6 +26,7 @@ from outpace.models.slim.slim_table import SlimTable
 from outpace.models.slim.slim_target import SlimTarget
 
 Growth = Callable[[Context, Plan, Read], TokenTree]
+MOST_UNREAD = 64  # committed tokens that wait for a draft; the adapter reads more of them without one
 
 
 class AdapterDrafter:
@@ -33,8 +34,9 @@ class AdapterDrafter:
 
     The target gives the early layers' outputs at the tokens of prompts, part by part as it reads them, and at
     other tokens that the adapter has not read: the last token of a draft that was accepted as a whole, and
-    those of steps without a draft. The adapter reads these together with the root of its next draft. Its KV
-    cache tells how many they are, also after a draft that failed or was not verified."""
+    those of steps without a draft. The adapter reads these together with the root of its next draft, or where
+    nothing is drafted in parts of `MOST_UNREAD` tokens. Its KV cache tells how many they are, also after a
+    draft that failed or was not verified."""
 
     learns_across_rows = drafts_across_rows = False
 
@@ -92,10 +94,16 @@ class AdapterDrafter:
             return
         cache = self.caches(step.ctx.cache)[1]
         self._keep({slot: tree.tokens[path[1:]].tolist() for slot, path in zip(slots, paths, strict=True)})
-        for slot, path, committed in zip(slots, paths, step.ctx.committed, strict=True):
+        for row, (slot, path) in enumerate(zip(slots, paths, strict=True)):
             new, before = states[path], self._unread.get(slot)
             known = new if before is None else torch.cat((before, new))
-            self._unread[slot] = _last(known, committed - 1 + len(path) - cache.lengths[slot])
+            read = cache.lengths[slot]
+            known = self._unread[slot] = _last(known, step.ctx.committed[row] - 1 + len(path) - read)
+            if len(known) > MOST_UNREAD:
+                after = torch.tensor(step.generated[row][:-1], dtype=torch.int64)
+                tokens = torch.cat((step.ctx.tokens[row][read:], after))
+                self.adapter.model.keep([tokens], [slot], cache, NOTHING, [known])
+                self._unread[slot] = known[:0]
 
     def _keep(self, accepted: dict[int, list[int]]) -> None:
         """Keep the entries of the last draft's root and accepted tokens. `accepted`: slot -> the tokens after

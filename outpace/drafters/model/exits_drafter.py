@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
+from outpace.core.common_length import common_length
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Frontier, Plan, Step, Want
 from outpace.core.tree import TokenTree
@@ -63,11 +64,7 @@ class ExitsDrafter:
     def _num_common(self, ctx: Context, row: int) -> int:
         """How many of the tokens that were read for a row are the first tokens of its text."""
         known, text = self._texts.get(ctx.slots[row]), ctx.tokens[row]
-        if known is None:
-            return 0
-        count = min(len(known), len(text))
-        differs = (known[:count] != text[:count]).nonzero()
-        return int(differs[0]) if len(differs) else count
+        return 0 if known is None else common_length(known, text)
 
     def remember(self, slot: int, text: Tensor) -> None:  # (T,)
         """Note what the first exit has read."""

@@ -24,6 +24,7 @@ from outpace.models.draft_vocabulary import over_vocabulary
 from outpace.models.heads.head_model import HeadModel
 
 Growth = Callable[[Context, Plan, Read], TokenTree]
+MOST_UNREAD = 64  # committed tokens whose features wait for a draft; the head reads more of them without one
 
 
 class FeatureDrafter:
@@ -31,7 +32,9 @@ class FeatureDrafter:
     hidden states at the token before it.
 
     Prompts are read part by part as the target reads them. A draft begins at the root with the target's
-    hidden states at the token before it; deeper nodes read the head's own output at their parents."""
+    hidden states at the token before it; deeper nodes read the head's own output at their parents. Where
+    nothing is drafted, the head reads the text in parts of `MOST_UNREAD` tokens, so that no more features are
+    kept."""
 
     learns_across_rows = drafts_across_rows = False
 
@@ -82,13 +85,15 @@ class FeatureDrafter:
         weight = next(head.parameters())
         features = head.fuse(torch.cat(states, -1).to(weight)).split([len(path) for path in paths])
         is_prompt = not any(step.generated)
-        for slot, path, new in zip(step.ctx.slots, paths, features, strict=True):
+        for row, (slot, path, new) in enumerate(zip(step.ctx.slots, paths, features, strict=True)):
             before = self._features.get(slot)
             if is_prompt:
                 self._read_prompt(slot, step.draft.tree.tokens[path], new, before, step.ctx.cache)
                 self._features[slot] = new[-1:]
             else:
                 self._features[slot] = new if before is None else torch.cat((before, new))
+                if len(self._features[slot]) > MOST_UNREAD:
+                    self._read_on(step, row)
 
     def _read_prompt(
         self, slot: int, tokens: Tensor, features: Tensor, before: Tensor | None, target: Cache
@@ -102,6 +107,16 @@ class FeatureDrafter:
             read = torch.cat((before, read))
         if len(tokens):
             self.opened.model.keep([tokens.cpu()], [slot], self._open_cache(target), NOTHING, [read])
+
+    def _read_on(self, step: Step, row: int) -> None:
+        """Read the committed tokens after the step, except for the next root."""
+        slot, cache = step.ctx.slots[row], self._open_cache(step.ctx.cache)
+        before, new = step.ctx.tokens[row][cache.lengths[slot] + 1 :], step.generated[row][:-1]
+        tokens = torch.cat((before, torch.tensor(new, dtype=torch.int64)))
+        features = self._features_before_root(slot, len(tokens))
+        self._features[slot] = features[-1:]
+        if len(tokens):
+            self.opened.model.keep([tokens], [slot], cache, NOTHING, [features[:-1]])
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -120,20 +135,25 @@ class FeatureDrafter:
 
     def missing(self, ctx: Context, row: int) -> tuple[Tensor, Tensor]:  # (P - 1,), (P, F)
         """The committed tokens before the root that the head has not read, and the features of these and the
-        root. Zeros stand for hidden states that the target never gave, as before a text's first token."""
+        root."""
         slot, committed = ctx.slots[row], ctx.committed[row]
         length = self._open_cache(ctx.cache).lengths[slot]
         tokens = ctx.tokens[row][length + 1 : committed - 1]
+        return tokens, self._features_before_root(slot, len(tokens))
+
+    def _features_before_root(self, slot: int, num_tokens: int) -> Tensor:  # (P, F)
+        """The features of the last `num_tokens` tokens before the root and of the root. Zeros stand for
+        hidden states that the target never gave, as before a text's first token."""
         features = self._features.get(slot)
         if features is None:
             head = self.opened.head
             weight = next(head.parameters())
             features = torch.zeros(0, head.feature_size, dtype=weight.dtype, device=weight.device)
-        needed = len(tokens) + 1
+        needed = num_tokens + 1
         features = features[-needed:]  # a draft that failed left features of tokens that it has read
         if unknown := needed - len(features):
             features = torch.cat((features.new_zeros(unknown, features.shape[1]), features))
-        return tokens, features
+        return features
 
 
 class _Reader:

@@ -19,27 +19,37 @@ from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
 from outpace.models.hf.kv_cache import EagerCache, Planes
 
 MIN_CAPACITY = 256  # cache positions per slot of the smallest cache; sizes are this times a power of 2
+KEPT_BYTES = 1 << 30  # memory of closed caches that is kept besides that of the one closed last
 
 Storages = list[Tensor]
 Rule = Callable[..., Tensor]
 
 
 class MemoryPool:
-    """Reuses the memory of closed KV caches, so that CUDA graphs recorded for that memory stay valid."""
+    """Reuses the memory of closed KV caches, so that CUDA graphs recorded for that memory stay valid.
+
+    Memory of many sizes would fill the device: that of the cache closed last is kept, and that of earlier
+    ones up to KEPT_BYTES."""
 
     def __init__(self, forget: Callable[[int], None]) -> None:
         """`forget` drops the graphs recorded for the memory at an address, which is about to be freed."""
         self.forget = forget
-        self._free: dict[tuple[int, int], list[Storages]] = {}  # (slots, cache positions) -> free memory
+        # (slots, cache positions) and free memory; last the one closed last
+        self._free: list[tuple[tuple[int, int], Storages]] = []
 
     def take(self, slots: int, capacity: int) -> Storages | None:
         """Remove free memory of this size from the pool and return it; None if there is none."""
-        free = self._free.get((slots, capacity))
-        return free.pop() if free else None
+        for index in reversed(range(len(self._free))):
+            if self._free[index][0] == (slots, capacity):
+                return self._free.pop(index)[1]
+        return None
 
     def give(self, slots: int, capacity: int, storages: Storages) -> None:
         """Return memory to the pool."""
-        self._free.setdefault((slots, capacity), []).append(storages)
+        self._free.append(((slots, capacity), storages))
+        while sum(each.nbytes for _, storages in self._free[:-1] for each in storages) > KEPT_BYTES:
+            _, freed = self._free.pop(0)
+            self.forget(freed[0].data_ptr())
 
 
 class StaticCache(EagerCache):

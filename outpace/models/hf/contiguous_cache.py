@@ -9,11 +9,12 @@ Letters: P planes of a storage (keys or values of one layer), H heads, T cache p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from outpace.core.common_length import common_length
 from outpace.models.hf.kv_cache import EagerCache, Planes
 
 BLOCK = 64  # cache positions by which a slot of a cache with capacity 0 grows
@@ -26,6 +27,10 @@ class RetainedText:
 
     tokens: Tensor  # (T,) int64 on the host
     storages: list[Tensor]  # with at least T cache positions
+    num_positions: int = field(init=False)  # of the storages; every step adds up those of all texts
+
+    def __post_init__(self) -> None:
+        self.num_positions = _num_positions(self.storages)
 
 
 class ContiguousCache(EagerCache):
@@ -59,7 +64,7 @@ class ContiguousCache(EagerCache):
 
     @property
     def retained_bytes(self) -> int:
-        return sum(_num_positions(each.storages) for each in self._retained) * self.planes.token_bytes
+        return sum(each.num_positions for each in self._retained) * self.planes.token_bytes
 
     def _positions(self, slot: int, tokens: int) -> int:
         """Number of cache positions of a slot that has at least `tokens`."""
@@ -105,7 +110,7 @@ class ContiguousCache(EagerCache):
         """Whether the limit allows so many cache positions besides those of the slots and these texts."""
         if self._max_positions is None:
             return True
-        held = sum(map(_num_positions, (*self._storages, *(each.storages for each in retained))))
+        held = sum(map(_num_positions, self._storages)) + sum(each.num_positions for each in retained)
         return held + positions <= self._max_positions
 
     def name(self, slot: int, tokens: Tensor) -> None:  # (T,)
@@ -116,7 +121,7 @@ class ContiguousCache(EagerCache):
         lost, or if memory lacks for both."""
         running = [RetainedText(own, self._storages[other]) for other, own in self._tokens.items()]
         texts = [*self._retained, *running]
-        common = [_common_length(each.tokens, tokens) for each in texts]
+        common = [common_length(each.tokens, tokens) for each in texts]
         length = max(common, default=0)
         if length == 0:
             return 0
@@ -124,7 +129,7 @@ class ContiguousCache(EagerCache):
         is_kept = False
         if text in self._retained:
             self._retained.remove(text)
-            both = self._positions(slot, length) + _num_positions(text.storages)
+            both = self._positions(slot, length) + text.num_positions
             is_kept = length < len(text.tokens) and self._fits(both, ())
             if is_kept:
                 self._evict(both)
@@ -148,7 +153,7 @@ class ContiguousCache(EagerCache):
         length = len(tokens)
         # copies, because a slot has memory for text that did not come
         entries = [storage[:, :, :, :length].clone() for storage in storages]
-        kept = [each for each in self._retained if _common_length(each.tokens, tokens) < len(each.tokens)]
+        kept = [each for each in self._retained if common_length(each.tokens, tokens) < len(each.tokens)]
         self._retained = [*kept[1 - MAX_RETAINED :], RetainedText(tokens, entries)]
 
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
@@ -172,10 +177,3 @@ class ContiguousCache(EagerCache):
 
 def _num_positions(storages: Sequence[Tensor]) -> int:
     return storages[0].shape[3] if storages else 0
-
-
-def _common_length(one: Tensor, other: Tensor) -> int:  # (T,), (T,)
-    """Number of tokens at the beginning of both texts that are the same."""
-    size = min(len(one), len(other))
-    differences = (one[:size] != other[:size]).nonzero()
-    return int(differences[0]) if len(differences) else size

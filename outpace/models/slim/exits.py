@@ -3,7 +3,8 @@ the model's final norm and LM head compute from the output of layer n.
 
 Exits are named by their numbers of layers. A deeper exit continues from the output of the exit before it, so
 no layer computes a token twice. Its layers may lack the KV entries of earlier tokens, for which a shallower
-exit was enough: they compute these together, in one forward, when the deeper exit is next used.
+exit was enough: they compute these together, in one forward, when the deeper exit is next used or when
+there are many.
 
 Letters: B texts, T tokens of a text, P unread tokens, D hidden size, V vocabulary.
 """
@@ -28,6 +29,7 @@ from outpace.models.slim.slim_table import SlimTable
 from outpace.models.table import TableTarget
 
 LEAST = 0.4  # default of the probability below which even the deepest exit ends the draft
+MOST_WAITING = 64  # tokens whose outputs are kept for the next exit; it reads more of them without being used
 CONFIG = "outpace_exits"  # exits for which a model was trained, in its config.json
 
 
@@ -139,6 +141,7 @@ class HFExits:
                 if lengths[slot] < len(text)
             }
             states = self._read(exit_index, unread) if unread else []
+        self._read_waiting(index, texts, slots)
         return self._logits(torch.stack([each[-1] for each in states]))
 
     def _read(self, index: int, unread: dict[int, Tensor]) -> list[Tensor]:  # each (P, D)
@@ -153,6 +156,22 @@ class HFExits:
             for slot, new in zip(slots, states, strict=True):
                 waiting[slot] = torch.cat((waiting[slot], new)) if slot in waiting else new
         return states
+
+    def _read_waiting(self, index: int, texts: Sequence[Tensor], slots: Sequence[int]) -> None:
+        """Let the exits after `index` read on where too many outputs wait for them, except for the last
+        token, after which they may be asked next."""
+        for later in range(index + 1, len(self._exits)):
+            before, own, waiting = self._caches[later - 1], self._caches[later], self._outputs[later - 1]
+            unread = {
+                slot: text[own.lengths[slot] : before.lengths[slot] - 1]
+                for slot, text in zip(slots, texts, strict=True)
+                if len(waiting.get(slot, ())) > MOST_WAITING
+            }
+            if unread:
+                last = {slot: waiting[slot][-1:] for slot in unread}
+                waiting |= {slot: waiting[slot][:-1] for slot in unread}
+                self._read(later, unread)
+                waiting |= last
 
     def keep(self, slot: int, length: int) -> None:
         for cache in self._caches:

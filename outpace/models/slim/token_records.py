@@ -33,6 +33,7 @@ class RecordingView(EagerView):
         super().__init__(base)
         self._num_layers, self._size, self._dtype = num_layers, record_size, dtype
         self._records: dict[int, TokenRecords] = {}  # by slot
+        self._num_whole: dict[int, int] = {}  # slot -> first tokens whose records are those of committed ones
 
     def records(self, slot: int, end: int) -> TokenRecords:
         """The records at cache positions 0 to end - 1."""
@@ -46,14 +47,15 @@ class RecordingView(EagerView):
                 depth[: len(before.depth)], kept[: len(before.kept)] = before.depth, before.kept
                 tokens[: len(before.tokens)] = before.tokens
             before = self._records[slot] = TokenRecords(depth, tokens, kept)
-        before.depth[:length] = self._num_layers
-        before.tokens[:length] = -1
-        before.kept[:length] = torch.nan
+        new = slice(self._num_whole.get(slot, 0), length)  # committed since the last forward
+        before.depth[new], before.tokens[new], before.kept[new] = self._num_layers, -1, torch.nan
+        self._num_whole[slot] = length
         return TokenRecords(before.depth[:end], before.tokens[:end], before.kept[:end])
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
             self._records.pop(slot, None)
+            self._num_whole.pop(slot, None)
 
 
 def records_of(cache: EagerCache, slot: int, end: int, num_layers: int) -> TokenRecords:

@@ -23,6 +23,7 @@ from outpace.core.row_error import NoTokenLeft
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session, speculative_steps
+from outpace.drafters.model import adapter_drafter
 from outpace.models.heads.draft_head import head_config
 from outpace.models.heads.formats.files import HeadFileError
 from outpace.models.heads.formats.folder import kind_of, load_head, save_head
@@ -161,6 +162,30 @@ def test_drafts_go_on_after_one_that_was_not_verified(joining: list[int], depths
             assert drafted == fresh_draft(step.ctx.tokens[row].tolist(), len(drafted))
             after[slot] += len(drafted) if ended else 0
     assert ended == [1] and planned == list(depths) and all(after.values())
+
+
+def test_the_adapter_reads_on_where_nothing_is_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the early layers' outputs would pile up, and be copied in every step."""
+    monkeypatch.setattr(adapter_drafter, "MOST_UNREAD", 4)
+    target, head = made()
+    parts = kangaroo.build(target, head=HeadModel(head), threshold=0.0, depth=4)
+    drafter, plan, num_steps, drafted, most = parts.drafter, parts.controller.plan, 0, 0, 0
+    assert isinstance(drafter, adapter_drafter.AdapterDrafter)
+
+    def rarely(ctx: Context) -> Plan:
+        return plan(ctx).within((0 if num_steps % 11 else 4,) * len(ctx.slots))
+
+    monkeypatch.setattr(parts.controller, "plan", rarely)
+    sampling = [SamplingParams(max_tokens=40)] * len(PROMPTS)
+    session = Session(parts, [torch.tensor(text) for text in PROMPTS], sampling, LazyTargetProbs)
+    for step in session.steps():
+        num_steps += 1
+        most = max(most, *map(len, drafter._unread.values()), 0)
+        for row, nodes in enumerate(step.draft.tree.forest.nodes if any(step.generated) else ()):
+            tokens = step.draft.tree.tokens[list(nodes[1:])].tolist()
+            assert tokens == fresh_draft(step.ctx.tokens[row].tolist(), len(tokens))
+            drafted += len(tokens)
+    assert most == 4 and drafted > 20
 
 
 @pytest.mark.parametrize("early", [EARLY - 1, EARLY + 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
 import subprocess
@@ -15,6 +16,8 @@ import pytest
 
 from benchmarks.soak_traffic import KILLED_CLIENT
 from outpace.serving.http import sse
+from outpace.serving.http.generation import Generation
+from outpace.serving.scheduler import Ticket
 
 LONG: dict[str, Any] = {
     "model": "zoo",
@@ -151,3 +154,16 @@ def test_a_second_signal_or_the_timeout_cancels(model: Any, serve: Any, wait: An
         running.thread.join(60)
         assert not running.thread.is_alive()
         assert [error.status_code for error in failures] == [503]
+
+
+def test_nothing_of_an_answered_request_waits_for_the_garbage_collector(running: Any, wait: Any) -> None:
+    """Its prompt may have many thousands of tokens, and the collector counts objects."""
+    gc.collect()
+    gc.disable()
+    try:
+        for stream in (False, True):
+            body = {"prompt": "def add(a, b):", "max_tokens": 2, "stream": stream}
+            assert running.call("/v1/completions", body)[0] == 200
+        wait(lambda: not any(type(each) in (Ticket, Generation) for each in gc.get_objects()))
+    finally:
+        gc.enable()

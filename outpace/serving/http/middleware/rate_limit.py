@@ -7,19 +7,20 @@ import time
 
 from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
+from limits.strategies import SlidingWindowCounterRateLimiter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outpace.serving.http.errors import ApiError
 
 
 class RateLimit:
-    """Answers 429 to a client's POST requests beyond `per_minute` in the last 60 seconds. Clients are told
-    apart by their API key, or by address where no keys are used."""
+    """Answers 429 to a client's POST requests beyond `per_minute` in the last 60 seconds, estimated from the
+    counts of two minutes: a window of exact times would keep an entry for every client for ever. Clients are
+    told apart by their API key, or by address where no keys are used."""
 
     def __init__(self, app: ASGIApp, per_minute: int) -> None:
         self._app, self._item = app, RateLimitItemPerMinute(per_minute)
-        self._limiter = MovingWindowRateLimiter(MemoryStorage())
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST":
