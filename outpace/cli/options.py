@@ -37,7 +37,7 @@ SpeculativeConfig = Annotated[
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")]
 Device = Annotated[
     str | None,
-    typer.Option(help="Device of the models, such as cpu or cuda:0; default: a CUDA GPU, else the CPU."),
+    typer.Option(help="Device, such as cpu or cuda:0; default: a CUDA GPU, else the CPU."),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the target on the hub.")]
 Trust = Annotated[

@@ -118,7 +118,14 @@ def test_the_prompt_is_read_once(voted: Vote, loaded) -> None:
 def test_a_deadline_on_a_real_run(loaded) -> None:
     ticks = iter(range(100))
     found = vote(
-        loaded[0], PROMPT, samples=3, answer=WORD, max_tokens=60, deadline=3, clock=lambda: float(next(ticks))
+        loaded[0],
+        PROMPT,
+        samples=3,
+        answer=WORD,
+        max_tokens=60,
+        ignore_eos=True,
+        deadline=3,
+        clock=lambda: float(next(ticks)),
     )
     assert found.stopped == "deadline" and found.num_steps == 4
     assert found.answer is None and all(each.result.finish_reason is None for each in found.branches)
