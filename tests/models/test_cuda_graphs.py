@@ -95,7 +95,6 @@ def test_caches_of_many_sizes_do_not_fill_the_device(pair, monkeypatch):
         target.score(TokenTree(some(1), Forest.chain((0,))), (0,), cache)
         is_new = set(target.reader._made) != before
         del cache
-        gc.collect()
         return is_new
 
     assert [used(slots) for slots in (1, 2, 3, 1)] == [True, True, True, False]
