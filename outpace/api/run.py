@@ -142,6 +142,7 @@ class Run:
             yield piece
 
 
-# no method: a session that refers to its run is freed, with its KV cache, by the garbage collector alone
+# A function and not a method of Run: run and session would refer to each other, and the KV cache would stay
+# in memory until the next garbage collection.
 def _is_done(outputs: Sequence[RowOutput], of_slot: Mapping[int, int], slot: int, tokens: Tensor) -> bool:
     return outputs[of_slot[slot]].stops(tokens)

@@ -38,8 +38,8 @@ class Stream(Iterator[str]):
         return self._run.result(0)
 
     def close(self) -> None:
-        """Stop decoding and release the session's slots. If a step is running, in another thread or around
-        `on_piece`, decoding stops at its end."""
+        """Stop decoding and release the session's slots. May be called while a step runs, by another thread
+        or by the `on_piece` callback: then decoding stops at the end of that step."""
         self._is_closed = True
         if self._stepping.acquire(blocking=False):
             try:
@@ -52,7 +52,7 @@ class Stream(Iterator[str]):
         with self._stepping:
             piece = None if self._is_closed else next(self._steps, None)
         if piece is None or self._is_closed:
-            self.close()  # also where a call during the step could not
+            self.close()  # a call of `close` during the step has left this to be done
             return None
         return piece
 

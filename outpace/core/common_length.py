@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-# Tokens that are compared first, and the factor by which the next part is longer: texts that differ early, of
-# which the prefix cache compares hundreds, are not compared to their ends.
+# The texts are compared in parts: first so many tokens, then parts that grow by this factor, up to the first
+# difference. The prefix cache compares hundreds of texts, most of which differ early.
 FIRST, GROWTH = 64, 8
 
 
 def common_length(one: Tensor, other: Tensor) -> int:  # (T,), (U,), on the host
     """Number of tokens at the beginning of both texts that are the same."""
-    # in numpy: calls of torch take longer than comparing a part
+    # in numpy, since calling a function of torch takes longer than comparing so few tokens
     these, those, size = one.numpy(), other.numpy(), min(len(one), len(other))
     begin, end = 0, FIRST
     while begin < size:

@@ -58,6 +58,7 @@ __all__ = [
     "Scores",
     "Shape",
     "Step",
+    "Stop",
     "Target",
     "TokenTree",
     "Verdict",
@@ -154,6 +155,9 @@ class Frontier:
         )
 
 
+Stop = Callable[[Frontier], list[bool]]  # for each leaf whether it gets no children
+
+
 # a continuation of a row's text: length of the longest suffix that occurred before (0: none), and the
 # tokens that followed it there
 Found = tuple[int, Sequence[int]]
@@ -168,7 +172,7 @@ class Plan:
     shape: Shape | None = None  # shape of every row's draft tree; None: a chain
     # early stopping, asked before each level but the first: the leaves that would get children -> (F,) True:
     # this leaf gets none. Tokens that were drawn already stay in the tree
-    stop: Callable[[Frontier], list[bool]] | None = None
+    stop: Stop | None = None
     # ask `stop` after the draft model has read the leaves, so that their hidden states are known; a draft
     # that ends has then cost one forward more
     stop_reads: bool = False
@@ -413,7 +417,7 @@ class ReadsTargetCache(Target, Protocol):
 
 
 Choose = Callable[[Tensor], int]  # (1, K) logits of one node -> the token after it
-Ends = Callable[[], bool]  # whether a chain ends with the token that was chosen last
+Ends = Callable[[], bool]  # called after a token was chosen: True if the chain ends with that token
 
 
 @runtime_checkable
@@ -431,7 +435,7 @@ class ReadsChains(Protocol):
         *,
         gap: Tensor | None = None,  # (G,) committed tokens before the root that are not in the KV cache
         features: Tensor | None = None,  # (G + 1, F) of a draft head
-        ends: Ends | None = None,  # asked after each choice but the last
+        ends: Ends | None = None,  # called after each token but the `depth`-th; None: no chain ends early
     ) -> tuple[list[int], Tensor] | None:
         """Run up to `depth` forwards of one token each (the first also over `gap`): over the root, then over
         each token that was chosen from the logits before it, until the chain `ends`. KV entries and logits

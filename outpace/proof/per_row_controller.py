@@ -24,12 +24,12 @@ from outpace.core.contracts import (
     Plan,
     Shape,
     Step,
+    Stop,
     TreeSize,
 )
 from outpace.drafters.compose.rows import context_of_rows, step_of_rows
 
-# the types of Plan.stop and Plan.choice
-Stop = Callable[[Frontier], list[bool]]
+# the type of Plan.choice
 Choice = Callable[[Sequence[int], LookUp], Sequence[tuple[int, int]]]
 TIME_PER_NODE = 0.2  # of a step, relative to a step without nodes
 

@@ -43,7 +43,7 @@ class GrammarState:
         return bits.flatten(1)[:, : self._vocab].bool()
 
     def _follow(self, text: Tensor) -> bool:  # (G,)
-        """Bring the automaton into the state after this text. False if the grammar rejects a token of it."""
+        """Bring the grammar's automaton into the state after this text. False if it rejects a token."""
         shared = common_length(self._text, text)
         if shared < len(self._text):
             self._matcher.rollback(len(self._text) - shared)
@@ -64,7 +64,8 @@ class GrammarState:
         return end == len(tokens)
 
     def _accept(self, tokens: Sequence[int]) -> int:
-        """Advance the automaton along these tokens; returns how many of them the grammar accepts."""
+        """Feed these tokens to the grammar's automaton, up to the first that the grammar rejects; returns how
+        many it has accepted."""
         for count, token in enumerate(tokens):
             if self._matcher.is_terminated() or not self._matcher.accept_token(token):
                 return count

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Choose, Ends, Frontier, Plan
+from outpace.core.contracts import Choose, Ends, Frontier, Plan, Stop
 from outpace.core.grower import DRAFT, Grower
 from outpace.core.noise import Key, Noise
 from outpace.core.tree import Forest, TokenTree
@@ -24,7 +24,6 @@ from outpace.sampling.warp import warp
 
 # one forward over the tree so far -> (first node that was computed, logits of it and all later nodes)
 Read = Callable[[TokenTree], tuple[int, Tensor]]
-Stop = Callable[[Frontier], list[bool]]  # Plan.stop
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
 from outpace.models.hf.kv_cache import EagerCache, Planes
 
 MIN_CAPACITY = 256  # cache positions per slot of the smallest cache; sizes are this times a power of 2
-KEPT_BYTES = 1 << 30  # memory of closed caches that is kept besides that of the one closed last
+KEPT_BYTES = 1 << 30  # most memory of closed caches that is kept, without that of the last one closed
 
 Storages = list[Tensor]
 Rule = Callable[..., Tensor]
@@ -28,13 +28,13 @@ Rule = Callable[..., Tensor]
 class MemoryPool:
     """Reuses the memory of closed KV caches, so that CUDA graphs recorded for that memory stay valid.
 
-    Memory of many sizes would fill the device: that of the cache closed last is kept, and that of earlier
-    ones up to KEPT_BYTES."""
+    Kept are the memory of the last cache that was closed and up to KEPT_BYTES of earlier ones; otherwise
+    caches of many sizes would fill the device."""
 
     def __init__(self, forget: Callable[[int], None]) -> None:
         """`forget` drops the graphs recorded for the memory at an address, which is about to be freed."""
         self.forget = forget
-        # (slots, cache positions) and free memory; last the one closed last
+        # free memory as ((slots, cache positions), storages), in the order in which its caches were closed
         self._free: list[tuple[tuple[int, int], Storages]] = []
 
     def take(self, slots: int, capacity: int) -> Storages | None:

@@ -29,7 +29,9 @@ from outpace.models.slim.slim_table import SlimTable
 from outpace.models.table import TableTarget
 
 LEAST = 0.4  # default of the probability below which even the deepest exit ends the draft
-MOST_WAITING = 64  # tokens whose outputs are kept for the next exit; it reads more of them without being used
+# Tokens that an exit has processed and the next one has not, whose hidden states are kept for that one. Where
+# there are more, the next exit processes them although no token is asked of it.
+MOST_WAITING = 64
 CONFIG = "outpace_exits"  # exits for which a model was trained, in its config.json
 
 
@@ -158,8 +160,8 @@ class HFExits:
         return states
 
     def _read_waiting(self, index: int, texts: Sequence[Tensor], slots: Sequence[int]) -> None:
-        """Let the exits after `index` read on where too many outputs wait for them, except for the last
-        token, after which they may be asked next."""
+        """Compute the KV entries of the exits after `index` in slots where more than MOST_WAITING tokens lack
+        them: for all of these tokens but the last, whose logits such an exit may be asked for next."""
         for later in range(index + 1, len(self._exits)):
             before, own, waiting = self._caches[later - 1], self._caches[later], self._outputs[later - 1]
             unread = {

@@ -84,5 +84,5 @@ class Generation:
             for index, ticket in enumerate(self._tickets):
                 if index in self._unfinished:
                     self._engine.cancel(ticket)
-            # they refer to this object: both would wait, with their prompts, for the garbage collector
+            # tickets refer to this object too: prompts would stay in memory until the next garbage collection
             self._tickets.clear()

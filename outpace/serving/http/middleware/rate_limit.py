@@ -14,9 +14,12 @@ from outpace.serving.http.errors import ApiError
 
 
 class RateLimit:
-    """Answers 429 to a client's POST requests beyond `per_minute` in the last 60 seconds, estimated from the
-    counts of two minutes: a window of exact times would keep an entry for every client for ever. Clients are
-    told apart by their API key, or by address where no keys are used."""
+    """Answers 429 to the POST requests of a client that has sent more than `per_minute` in the last 60
+    seconds. Clients are told apart by their API key, or by address where no keys are used.
+
+    The number of requests in the last 60 seconds is estimated from two counters, of the current minute and of
+    the one before. The library's exact limiter, MovingWindowRateLimiter, never removes its entry of a client,
+    so that memory would grow with every new address."""
 
     def __init__(self, app: ASGIApp, per_minute: int) -> None:
         self._app, self._item = app, RateLimitItemPerMinute(per_minute)
