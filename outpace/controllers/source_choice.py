@@ -25,7 +25,7 @@ from outpace.core.contracts import Found, LookUp, Plan, Step, Want
 FIRST_DEPTHS = (5, 5, 4, 5, 5, 3, 5, 5, 4)
 TRY_AFTER = 8  # steps without a draft of the model after which one may be tried
 EXPLORING = 0.02  # share of the tokens that such drafts may be expected to lose
-HOLD_STEPS = 16  # steps for which predicted times hold while the rows are the same
+HOLD_STEPS = 32  # steps for which predicted times hold while the rows are the same
 REST_AFTER = 8  # steps without a looked-up token after which only one step in LOOK_EVERY looks tokens up
 LOOK_EVERY = 4
 # One draft of the model in PROBE_EVERY is a token longer or shorter than the best length, to measure its
