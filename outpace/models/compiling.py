@@ -33,6 +33,11 @@ def compiled(
     """Compile a model's forwards with OpenVINO (CPU) or CUDA graphs. If that fails, warn with the reason and
     return the eager forwards. ValueError for an unsupported dtype, ModuleNotFoundError without OpenVINO."""
     name, dtype = type(forward.model).__name__, forward.model.dtype
+    if forward.keeps_states:
+        warnings.warn(
+            f"{name} has recurrent layers, which are not compiled yet: it runs eagerly", stacklevel=3
+        )
+        return forward
     on_cpu = forward.device.type == "cpu"
     if on_cpu:
         if dtype not in HINTS:

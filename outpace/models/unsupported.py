@@ -17,9 +17,10 @@ FOLLOW_POSITIONS = ("gptj", "falcon", "codegen", "gpt_neox_japanese")
 RECURRENT = ("mamba", "linear", "recurrent", "conv", "rwkv", "lstm", "ssm")
 
 
-def refuse(model: PreTrainedModel, parameters: Set[str]) -> None:
-    """Raise ValueError for models whose cache is not one key and one value per token and layer. `parameters`:
-    names of the parameters of the model's forward."""
+def refuse(model: PreTrainedModel, parameters: Set[str], *, recurrent: bool) -> None:
+    """Raise ValueError for models whose layers keep something else than a key and a value per token, or a
+    recurrent state in transformers' cache. `parameters`: names of the parameters of the model's forward.
+    `recurrent`: it has layers with such states."""
     config, name = model.config.get_text_config(), type(model).__name__
     if model.config.is_encoder_decoder:
         raise ValueError(
@@ -27,13 +28,12 @@ def refuse(model: PreTrainedModel, parameters: Set[str]) -> None:
             "a decoder-only language model"
         )
     kinds = set(_layer_kinds(config))
-    recurrent = sorted(kind for kind in kinds if any(word in kind for word in RECURRENT))
-    if recurrent or getattr(model, "_is_stateful", False) or not parameters.isdisjoint(STATE_INPUTS):
-        layers = f" ({', '.join(recurrent)} layers)" if recurrent else ""
-        raise ValueError(
-            f"{name} keeps a recurrent state{layers}, which cannot be rolled back yet: "
-            "choose a model whose layers are all attention"
-        )
+    has_states = any(word in kind for kind in kinds for word in RECURRENT)
+    has_states = has_states or not parameters.isdisjoint(STATE_INPUTS)
+    # some of these models can have attention in every layer, as Granite 4 Micro has
+    has_states = has_states or (getattr(model, "_is_stateful", False) and not kinds)
+    if has_states and not recurrent:
+        raise own_states(model)
     if config.model_type == "falcon" and config.alibi and config._attn_implementation == "sdpa":
         raise ValueError(
             f"{name} with ALiBi adds its biases twice under transformers' sdpa attention: "
@@ -41,11 +41,19 @@ def refuse(model: PreTrainedModel, parameters: Set[str]) -> None:
         )
     if cache_argument(parameters) is None:
         raise ValueError(f"{name} takes no key-value cache: choose a model that does")
-    if unknown := sorted(kinds - ATTENTION):
+    if not recurrent and (unknown := sorted(kinds - ATTENTION)):
         raise ValueError(
             f"{name} has {', '.join(unknown)} layers, whose cache is not supported yet: "
             "choose a model with full, sliding or chunked attention"
         )
+
+
+def own_states(model: PreTrainedModel) -> ValueError:
+    """The error for a model that keeps recurrent states elsewhere than in transformers' cache."""
+    return ValueError(
+        f"{type(model).__name__} keeps a recurrent state in a form of its own, which cannot be taken back to an "
+        "earlier token: choose a model whose recurrent layers use transformers' cache, or one without such layers"
+    )
 
 
 def _layer_kinds(config: Config) -> Sequence[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import shutil
+import warnings
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -192,3 +194,51 @@ def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
     name = "transformers, full attention" if window is None else f"transformers, window of {window}"
     other = cross_vocabulary(HFTarget(model(1, 4, len(DRAFT_STRINGS))), vocab)
     return Models(name, HFTarget(target), (HFTarget(model(1, 2)), HFTarget(model(1, 3))), logits, other)
+
+
+def recurrent_models(vocab: int = 4) -> Models:
+    """Randomly initialised models like Qwen3.5: a target with a recurrent layer and one of attention, a draft of a
+    recurrent layer and one of attention. Their code computes states in float32."""
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    from outpace.models.hf.target import HFTarget
+
+    def model(kinds: Sequence[str], seed: int, size: int = vocab) -> Any:
+        torch.manual_seed(seed)
+        config = Qwen3_5TextConfig(
+            vocab_size=size,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=len(kinds),
+            layer_types=list(kinds),
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            linear_num_key_heads=1,
+            linear_num_value_heads=2,
+            linear_key_head_dim=8,
+            linear_value_head_dim=8,
+            max_position_embeddings=64,
+            initializer_range=0.6,
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=None,
+            pad_token_id=None,
+        )
+        return Qwen3_5ForCausalLM(config).double().eval()
+
+    def wrapped(made: Any) -> HFTarget:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that it scores chains, not trees
+            return HFTarget(made)
+
+    target = model(("linear_attention", "full_attention"), 1)
+    untouched = copy.deepcopy(target)
+
+    def logits(texts: list[tuple[int, ...]]) -> Tensor:
+        with torch.inference_mode():
+            return untouched(torch.tensor(texts), use_cache=False).logits[:, -1]
+
+    drafts = wrapped(model(("linear_attention",), 2)), wrapped(model(("full_attention",), 3))
+    other = cross_vocabulary(wrapped(model(("linear_attention",), 4, len(DRAFT_STRINGS))), vocab)
+    return Models("transformers, recurrent layers", wrapped(target), drafts, logits, other, FLOAT32_BOUND)

@@ -25,10 +25,18 @@ from outpace.proof.enumeration import (
     largest_error,
 )
 from outpace.proof.joint import Group, enumerate_joint, largest_joint_error, prove_together
-from outpace.proof.models import Models, peaked_tables, tables, transformers_models, wide_tables
+from outpace.proof.models import (
+    Models,
+    peaked_tables,
+    recurrent_models,
+    tables,
+    transformers_models,
+    wide_tables,
+)
 from outpace.proof.mutants.catalogue import Mutant, variants
 from outpace.proof.mutants.joint import JointMutant, joint_variants
 from outpace.proof.mutants.late_faults import DEEP, deep_faults, wide_faults
+from outpace.proof.mutants.recurrent_path import recurrent_mutants
 from outpace.proof.mutants.transformers_path import transformers_mutants
 from outpace.proof.option_values import choices, plain
 from outpace.proof.per_row_controller import controllers_by_row
@@ -359,6 +367,9 @@ def mistakes() -> dict[str, Callable[[], float]]:
     tried |= {
         mutant.name: lambda mutant=mutant: mutant.error(transformers_models(mutant.window))
         for mutant in transformers_mutants()
+    }
+    tried |= {
+        mutant.name: lambda mutant=mutant: mutant.error(recurrent_models()) for mutant in recurrent_mutants()
     }
     return tried
 

@@ -17,6 +17,7 @@ from outpace.core.contracts import Want
 from outpace.models.cache_argument import CACHE_ARGUMENT, cache_argument
 from outpace.models.hf.attention import EAGER, FUSED
 from outpace.models.hf.captures import OutputCapture, per_node
+from outpace.models.hf.contiguous_cache import ContiguousCache
 from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import EagerCache, Planes, SlotCache
@@ -34,6 +35,8 @@ class Forward:
 
     # whether a layer's output is one vector per token; found by `probe`
     one_state = True
+    keeps_states = False  # whether layers are recurrent: rows are read one by one, and drafts are chains
+    cache_type = ContiguousCache  # of the KV caches that forwards read and write
 
     def __init__(self, model: PreTrainedModel) -> None:
         switchable = getattr(model, "_supports_attention_backend", False)
@@ -54,11 +57,11 @@ class Forward:
     def probe(self) -> None:
         """Run one token through the model to determine the shapes of its keys and values and whether its
         layers call our attention function. ValueError if it stores nothing in the cache."""
-        probe, token = ProbeCache(), torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        probe, token = self.trial_cache(), torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         with self.captures.capture(self.captures.first_layer, logits=True) as hidden:
             self.model(**self._arguments(token, token, probe))
         self.one_state = all(states.ndim == 3 for states in hidden.values())
-        if not probe.shapes:
+        if not probe.shapes and not self.keeps_states:
             raise ValueError(
                 f"{type(self.model).__name__} keeps no keys and values in the cache it is given: "
                 "choose a model that transformers supports without remote code"
@@ -71,7 +74,7 @@ class Forward:
     def _takes_tuples(self, token: Tensor) -> bool:
         """Whether the layers accept keys and values from the cache as tuples with one tensor per row."""
         try:
-            self.model(**self._arguments(token, token, ProbeCache(tuples=True)))
+            self.model(**self._arguments(token, token, self.trial_cache(tuples=True)))
         except (AttributeError, TypeError):
             return False
         return True
@@ -79,7 +82,11 @@ class Forward:
     def one_token(self) -> dict[str, Any]:
         """The arguments of a forward of the model over one token, which stores nothing."""
         token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
-        return self._arguments(token, token, ProbeCache())
+        return self._arguments(token, token, self.trial_cache())
+
+    def trial_cache(self, *, tuples: bool = False) -> ProbeCache:
+        """A KV cache for one forward, which stores nothing."""
+        return ProbeCache(tuples=tuples)
 
     def _arguments(
         self, ids: Tensor, positions: Tensor, cache: Any, features: Tensor | None = None

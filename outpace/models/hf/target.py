@@ -25,7 +25,6 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.compiling import compiled
 from outpace.models.cuda_graphs.graph_replay import GraphReplay
-from outpace.models.hf.contiguous_cache import ContiguousCache
 from outpace.models.hf.eight_bits import FORMATS
 from outpace.models.hf.forward import Forward
 from outpace.models.hf.forward_inputs import RowInputs
@@ -33,6 +32,8 @@ from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
 from outpace.models.hf.logits_head import logits_head
+from outpace.models.hf.recurrent_forward import RecurrentForward
+from outpace.models.hf.recurrent_states import fresh_states
 from outpace.models.openvino.compiled import CompiledForward, OnStage
 from outpace.models.openvino.compressed_weights import CompressedWeights, compress
 from outpace.models.slim.forward_after import ForwardAfter
@@ -100,8 +101,8 @@ class HFTarget:
             raise ValueError(f"there is no KV cache in {kv_cache}: use {' or '.join(FORMATS)}")
         self.model = model
         self.compressed_weights, self.kv_cache = weights, kv_cache
-        self.forward = Forward(model)
-        refuse(model, self.forward.parameters)
+        self.forward = RecurrentForward(model) if fresh_states(model) else Forward(model)
+        refuse(model, self.forward.parameters, recurrent=self.forward.keeps_states)
         config = model.config.get_text_config()
         draft_ids: Tensor | None = getattr(model, "draft_ids", None)  # tokens of the logits; None: all
         self.vocab: int = config.vocab_size if draft_ids is None else len(draft_ids)
@@ -112,13 +113,12 @@ class HFTarget:
             limits.append(self.rope_limit)
         self.max_length: int | None = min(limits, default=None)  # tokens, prompt and output together
         self.forward.probe()
-        self.chains_only = attends_by_cache_slot(model, self.forward.parameters, dense=self.forward.dense)
+        by_slot = attends_by_cache_slot(model, self.forward.parameters, dense=self.forward.dense)
+        self.chains_only = by_slot or self.forward.keeps_states
         if self.chains_only:
             name = type(model).__name__
-            warnings.warn(
-                f"{name} may attend by cache position instead of position id: it scores chains, not trees",
-                stacklevel=2,
-            )
+            why = "may attend by cache position instead of position id" if by_slot else "has recurrent layers"
+            warnings.warn(f"{name} {why}: it scores chains, not trees", stacklevel=2)
         if kv_cache is not None and self.device.type != "cpu":
             raise ValueError(f"a KV cache in {kv_cache} is for CPUs: use device cpu, or leave out kv_cache")
         self.reader = (
@@ -211,7 +211,7 @@ class HFTarget:
             else:
                 capacity = capacity if self._allocates_ahead else 0
                 planes, in_8_bits = self.forward.planes, self.kv_cache is not None
-                cache = ContiguousCache(planes, slots, capacity, self.device, in_8_bits=in_8_bits)
+                cache = self.forward.cache_type(planes, slots, capacity, self.device, in_8_bits=in_8_bits)
             self._caches[:] = [ref(each) for each in (*self.caches, cache)]
         return cache
 

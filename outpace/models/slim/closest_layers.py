@@ -19,6 +19,7 @@ from outpace.models.hf.forward import Forward
 from outpace.models.hf.kv_cache import EagerCache
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.reread_inputs import RereadInputs
+from outpace.models.slim.skipped_modules import check_attention
 from outpace.models.slim.slim_table import SlimTable
 from outpace.models.table import TableCache, TableTarget
 
@@ -36,6 +37,7 @@ class ClosestLayers(Forward):
 
     def __init__(self, target: HFTarget, num_skipped: int) -> None:
         """ValueError for a model that scores chains only."""
+        check_attention(target.forward)
         if target.chains_only:
             raise ValueError(
                 f"{type(target.model).__name__} scores chains only, and layers are chosen by trying several "

@@ -24,7 +24,7 @@ from outpace.models.hf.forward import Forward
 from outpace.models.hf.forward_inputs import ForwardInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import Planes, PlaneShape
-from outpace.models.slim.skipped_modules import num_outputs
+from outpace.models.slim.skipped_modules import check_attention, num_outputs
 from outpace.models.slim.some_tokens import OnlyStores, SomeTokens, Stored, masks_of
 from outpace.models.slim.token_records import TokenRecords, records_of
 
@@ -87,6 +87,7 @@ class PartialForward(Forward):
     def __init__(self, whole: Forward, model: PreTrainedModel) -> None:
         """`whole`: the forwards of the whole model. ValueError for a model whose layers cannot run over some
         of the tokens."""
+        check_attention(whole)
         super().__init__(model)
         layers, name = self.captures.layers, type(model).__name__
         if layers is None:

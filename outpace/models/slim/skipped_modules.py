@@ -88,6 +88,16 @@ def skip(model: PreTrainedModel, skip_set: SkipSet, arguments: dict[str, Any]) -
     Switch(model, arguments).set(skip_set)
 
 
+def check_attention(whole: Forward) -> None:
+    """ValueError for a model with recurrent layers. A layer that is skipped, or that a token has left, would have
+    to read that token later. `whole`: the forwards of the whole model."""
+    if whole.keeps_states:
+        raise ValueError(
+            f"{type(whole.model).__name__} has recurrent layers, which cannot be skipped: use a method with a "
+            "draft model, a draft head or looked-up text"
+        )
+
+
 def check_sharing(whole: Forward, skip_set: SkipSet) -> None:
     """ValueError if a layer that still runs reads the keys and values of a layer that is skipped, as in
     models whose later layers share those of earlier ones. `whole`: the forwards of the whole model."""

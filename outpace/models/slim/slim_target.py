@@ -17,7 +17,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.compiled import CompiledForward
 from outpace.models.openvino.paged_cache import PagedCache
 from outpace.models.slim.cache_view import EagerView, PagedView
-from outpace.models.slim.skipped_modules import check_residual, check_sharing, skip
+from outpace.models.slim.skipped_modules import check_attention, check_residual, check_sharing, skip
 
 
 class SlimTarget(HFTarget):
@@ -30,6 +30,7 @@ class SlimTarget(HFTarget):
     def __init__(self, target: HFTarget, skip_set: SkipSet) -> None:
         """ValueError for a skip set that does not suit the model."""
         skip_set.check(target.num_layers)
+        check_attention(target.forward)
         self.__dict__.update(target.__dict__)  # the same model, limits and weights
         self.skip_set = skip_set
         self._lock, self._caches = Lock(), []

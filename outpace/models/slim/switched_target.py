@@ -20,7 +20,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.compiled import CompiledForward
 from outpace.models.slim.cache_view import EagerView
 from outpace.models.slim.reread_inputs import RereadInputs
-from outpace.models.slim.skipped_modules import Switch, check_residual
+from outpace.models.slim.skipped_modules import Switch, check_attention, check_residual
 
 
 class SwitchedLayers(Forward):
@@ -34,6 +34,7 @@ class SwitchedLayers(Forward):
                 "a model compiled with OpenVINO cannot skip other layers from step to step: leave out "
                 "compile, or use layerskip"
             )
+        check_attention(target.forward)
         if target.forward.shares_keys:
             raise ValueError(
                 f"later layers of {type(target.model).__name__} read the keys and values of earlier ones, so "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -227,7 +228,8 @@ class TransformersMutant:
     """One mutant: a mistake, and the models on which it is detected."""
 
     name: str
-    replacements: Mapping[tuple[type, str], Any]  # (class, name of the method) -> wrong method
+    # (class, name of the method) or (module, name of the function) -> the wrong one
+    replacements: Mapping[tuple[type | ModuleType, str], Any]
     window: int | None = None  # tested on `transformers_models(window)`: sliding window in tokens
     parts: Callable[[Models], Parts] = by_draft_model  # the method that decodes
 

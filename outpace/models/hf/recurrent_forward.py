@@ -1,0 +1,199 @@
+"""Forwards of models with recurrent layers, such as Qwen3.5, LFM2, Falcon-H1, Granite 4 and Mamba.
+
+Rows are read one by one, and drafts are chains: siblings would need states of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, LinearAttentionLayer
+
+from outpace.core.contracts import NOTHING, Want
+from outpace.models.hf.forward import Forward
+from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
+from outpace.models.hf.forward_outputs import ForwardOutputs
+from outpace.models.hf.probe import ProbeCache
+from outpace.models.hf.recurrent_cache import RecurrentCache
+from outpace.models.hf.recurrent_states import LayerCall, LayerStates, States, copied, fresh_states
+from outpace.models.unsupported import own_states
+
+# `check` allows logits to differ by this share of their norm, or of what the context changes in them: the same
+# sums in another order, rounded to 16 bits
+ROUNDING, OF_CONTEXT = 0.03, 0.2
+
+
+class RecurrentForward(Forward):
+    """`Forward` for a model of which some or all layers are recurrent. Its caches are `RecurrentCache`s."""
+
+    keeps_states = True
+    cache_type = RecurrentCache
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self._fresh = fresh_states(model)
+        self._layers: dict[int, nn.Module] = {}  # the recurrent layers
+        self._calls: dict[int, LayerCall] | None = None  # of the forward in progress; None: not recorded
+
+    def trial_cache(self, *, tuples: bool = False) -> ProbeCache:
+        return RecurrentProbe(self._by_layer(copied(self._fresh)), tuples=tuples)
+
+    def _by_layer(self, states: LayerStates) -> list[LinearAttentionLayer | None]:
+        """The states as the list that transformers' Cache has; None for layers of attention alone."""
+        return [states.get(index) for index in range(max(self._fresh) + 1)]
+
+    @torch.no_grad()
+    def probe(self) -> None:
+        """As `Forward.probe`; also find the recurrent layers, and check that a text may be read in parts.
+        ValueError if it may not."""
+        self._layers = self._find_layers()
+        for index, layer in self._layers.items():
+            layer.register_forward_pre_hook(self._recorder(index), with_kwargs=True)
+        super().probe()
+        self.packs = False
+        self.check()
+
+    def _find_layers(self) -> dict[int, nn.Module]:
+        """The innermost modules that update the states of each layer."""
+        running, found = list[nn.Module](), dict[int, nn.Module]()
+
+        def enter(module: nn.Module, inputs: Any) -> None:
+            running.append(module)
+
+        def leave(module: nn.Module, inputs: Any, output: Any) -> None:
+            running.pop()
+
+        cache = RecurrentProbe(
+            self._by_layer(copied(self._fresh)), lambda index: found.setdefault(index, running[-1])
+        )
+        modules = list(self.model.modules())
+        hooks = [module.register_forward_pre_hook(enter) for module in modules]
+        hooks += [module.register_forward_hook(leave) for module in modules]
+        token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        try:
+            self.model(**self._arguments(token, token, cache))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise own_states(self.model) from error
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if found.keys() != self._fresh.keys():
+            raise own_states(self.model)
+        return found
+
+    def _recorder(self, index: int) -> Callable[..., None]:
+        def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self._calls is not None:
+                values = (*args, *kwargs.values())
+                hidden = next(each for each in values if isinstance(each, Tensor) and each.ndim == 3)
+                self._calls[index] = LayerCall.of(args, kwargs, hidden.shape[1])
+
+        return record
+
+    @contextmanager
+    def _recorded(self) -> Iterator[dict[int, LayerCall]]:
+        """The calls of the recurrent layers in one forward."""
+        calls = self._calls = dict[int, LayerCall]()
+        try:
+            yield calls
+        finally:
+            self._calls = None
+
+    def _run(
+        self,
+        inputs: ForwardInputs,
+        nodes: list[int],
+        tokens: Tensor,
+        want: Want,
+        logits: bool,
+        features: Tensor | None,
+    ) -> ForwardOutputs:
+        [row], cache = inputs.rows, inputs.cache
+        assert isinstance(cache, RecurrentCache)
+        before = self._states(cache, row.slot, row.start)
+        layers = copied(before.layers)
+        inputs.layers = self._by_layer(layers)
+        with self._recorded() as calls:
+            found = super()._run(inputs, nodes, tokens, want, logits, features)
+        before.calls = calls if len(tokens) > 1 else {}
+        cache.keep(row.slot, before, States(row.end, layers))
+        return found
+
+    def _states(self, cache: RecurrentCache, slot: int, position: int) -> States:
+        """The states after the first `position` tokens of a slot."""
+        last = cache.states_before(slot, position)
+        if last is None:
+            assert position == 0, f"the states after {position} tokens are not known"
+            return States(0, copied(self._fresh))
+        if last.position == position:
+            return last
+        states = States(position, copied(last.layers))
+        view = StatesAlone(self._by_layer(states.layers))
+        for index, layer in self._layers.items():
+            last.calls[index].repeat(layer, position - last.position, view)
+        return states
+
+    def check(self) -> None:
+        """Raise ValueError unless the logits of a text are the same when it is read at once, and when it is
+        read in parts of which one is discarded after two tokens."""
+        cache = RecurrentCache(self.planes, 3, 8, self.device)
+        vocab = self.model.config.get_text_config().vocab_size
+        text = torch.arange(8) * 7 % vocab
+
+        def read(slot: int, start: int, tokens: Tensor) -> Tensor:  # (V,) of the last token
+            end = start + len(tokens)
+            cache.reserve(slot, end)
+            cache.lengths[slot] = start
+            row = RowInputs(slot, start, end, start, top=end - 1)
+            found = self.read([row], [1], tokens, cache, NOTHING, logits=True).logits
+            assert found is not None
+            return found[0].double()
+
+        whole, alone = read(0, 0, text), read(1, 0, text[5:])
+        for start, end in ((0, 3), (3, 7), (5, 7)):
+            read(2, start, text[start:end])
+        error = (read(2, 7, text[7:]) - whole).norm()
+        if not error <= max(ROUNDING * whole.norm(), OF_CONTEXT * (alone - whole).norm()):
+            raise ValueError(
+                f"{type(self.model).__name__} computes other logits when a text is read in parts, as decoding "
+                "does: choose another model, or a version of transformers whose code for it does not"
+            )
+
+
+class RecurrentProbe(ProbeCache):
+    """A `ProbeCache` with states of recurrent layers."""
+
+    def __init__(
+        self,
+        layers: Sequence[LinearAttentionLayer | None],
+        on_update: Callable[[int], object] = lambda layer: (
+            None
+        ),  # called with each layer that updates its states
+        *,
+        tuples: bool = False,
+    ) -> None:
+        super().__init__(tuples=tuples)
+        self.layers, self._on_update = list(layers), on_update
+
+    def update_conv_state(self, conv_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Tensor:
+        self._on_update(layer_idx)
+        return super().update_conv_state(conv_states, layer_idx, *args, **kwargs)
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Tensor:
+        self._on_update(layer_idx)
+        return super().update_recurrent_state(recurrent_states, layer_idx, *args, **kwargs)
+
+
+class StatesAlone(Cache):
+    """The cache of recurrent layers that are run without the rest of the model."""
+
+    def __init__(self, layers: Sequence[LinearAttentionLayer | None]) -> None:
+        # transformers' Cache.__init__ requires a layer object at every index, so it is not called
+        self.layers: list[Any] = list(layers)
