@@ -1,5 +1,5 @@
 """The argument through which transformers' functions take the KV cache: `cache` since transformers 5.24,
-`past_key_values` before and in models with code of their own."""
+`past_key_values` before and in models with code of their own. Models like Mamba called it `cache_params`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Set
 
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
-CACHE_ARGUMENTS = ("past_key_values", "cache")
+CACHE_ARGUMENTS = ("past_key_values", "cache", "cache_params")
 
 
 def cache_argument(parameters: Set[str]) -> str | None:

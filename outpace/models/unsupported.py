@@ -51,8 +51,8 @@ def refuse(model: PreTrainedModel, parameters: Set[str], *, recurrent: bool) -> 
 def own_states(model: PreTrainedModel) -> ValueError:
     """The error for a model that keeps recurrent states elsewhere than in transformers' cache."""
     return ValueError(
-        f"{type(model).__name__} keeps a recurrent state in a form of its own, which cannot be taken back to an "
-        "earlier token: choose a model whose recurrent layers use transformers' cache, or one without such layers"
+        f"{type(model).__name__} keeps a recurrent state in a form of its own, which cannot be taken back to "
+        "an earlier token: choose a model whose recurrent layers use transformers' cache, or one without them"
     )
 
 

@@ -197,8 +197,9 @@ def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
 
 
 def recurrent_models(vocab: int = 4) -> Models:
-    """Randomly initialised models like Qwen3.5: a target with a recurrent layer and one of attention, a draft of a
-    recurrent layer and one of attention. Their code computes states in float32."""
+    """Randomly initialised models with the code of Qwen3.5: a target of a recurrent layer and one of
+    attention, and drafts of one layer, a recurrent one and one of attention. Their code computes states in
+    float32."""
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
     from outpace.models.hf.target import HFTarget

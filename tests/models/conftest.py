@@ -41,6 +41,21 @@ MLA = {
     "v_head_dim": 12,
     "num_key_value_heads": 4,
 }
+LINEAR = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+}
+MAMBA = {
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 1,
+    "mamba_d_state": 8,
+    "mamba_chunk_size": 4,
+}
 TINY: dict[str, dict[str, Any]] = {
     "llama": {},
     "qwen2": {},
@@ -100,6 +115,47 @@ TINY: dict[str, dict[str, Any]] = {
     "stablelm": {},
     "jetmoe": {**EXPERTS, "kv_channels": 8},
     "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 128, "expansion_ratio": 2},
+    "qwen3_5_text": LINEAR,
+    "qwen3_next": {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 24},
+    "kimi_linear": {
+        **MLA,
+        "layer_types": LINEAR["layer_types"],
+        "linear_num_heads": 4,
+        "linear_head_dim": 8,
+        "num_experts": 4,
+        "num_experts_per_token": 2,
+    },
+    "olmo_hybrid": LINEAR,
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "falcon_h1": {**MAMBA, "mamba_d_ssm": 32, "mamba_d_head": 8},
+    "granitemoehybrid": {
+        **MAMBA,
+        "layer_types": ["mamba", "attention"],
+        "num_local_experts": 0,
+        "shared_intermediate_size": 48,
+    },
+    "bamba": {**MAMBA, "attn_layer_indices": [1]},
+    "nemotron_h": {
+        "layers_block_type": ["mamba", "attention"],
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 8,
+        "n_groups": 1,
+        "ssm_state_size": 8,
+        "chunk_size": 4,
+    },
+    "zamba2": {
+        "mamba_d_state": 8,
+        "n_mamba_heads": 4,
+        "mamba_headdim": 16,
+        "mamba_ngroups": 1,
+        "chunk_size": 4,
+        "layers_block_type": ["mamba", "hybrid"],
+        "num_mem_blocks": 1,
+        "adapter_rank": 8,
+    },
+    "mamba": {"state_size": 4},
+    "jamba": {"attn_layer_offset": 1, "attn_layer_period": 2, "mamba_d_state": 4},
+    "mamba2": {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 1, "chunk_size": 4},
 }
 SHARED_KEYS = {  # of gemma4_text: its last two layers read the keys and values of the first two
     "num_hidden_layers": 4,

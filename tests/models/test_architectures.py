@@ -128,6 +128,23 @@ def test_models_that_attend_by_cache_slot_score_chains_only_and_warn_once(
     assert len([warning for warning in caught if "chains" in str(warning.message)]) == 1
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("qwen3_5_text", "qwen3_next", "olmo_hybrid", "kimi_linear"),  # linear attention
+        "lfm2",  # short convolutions
+        *("granitemoehybrid", "bamba", "nemotron_h", "zamba2", "falcon_h1"),  # Mamba 2 beside attention
+        "mamba2",
+    ],
+)
+def test_models_with_recurrent_layers_score_chains(name, tiny, reference, float64_throughout):
+    """Chains of which only the first tokens are committed, one read in two calls, one after a gap."""
+    with pytest.warns(UserWarning, match="has recurrent layers: it scores chains, not trees"):
+        worst = follow(name, tiny, reference, CHAINS)
+    print(f"{name} {worst:.1e}")
+    assert worst <= EXACT
+
+
 @pytest.mark.parametrize("heads", [1, 2, 4])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_every_grouping_of_heads_scores_alike(heads, dtype, tiny):

@@ -24,20 +24,29 @@ SMALL = {
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("mamba", {"state_size": 4}),
         ("rwkv", {"attention_hidden_size": 16}),
-        (
-            "jamba",
-            {"attn_layer_offset": 1, "attn_layer_period": 2, "num_experts": 2, "num_key_value_heads": 2},
-        ),
-        ("qwen3_next", {"layer_types": ["linear_attention", "full_attention"], "num_experts": 2}),
-        ("lfm2", {"layer_types": ["conv", "full_attention"], "num_key_value_heads": 2}),
+        ("xlstm", {"num_heads": 2}),
+        ("minimax", {"num_local_experts": 2, "num_key_value_heads": 2, "head_dim": 8}),
+        ("recurrent_gemma", {"num_key_value_heads": 1, "block_types": ["recurrent", "attention"]}),
     ],
 )
-def test_recurrent_models_are_refused(name, options):
+def test_models_that_keep_recurrent_states_in_a_form_of_their_own_are_refused(name, options):
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **SMALL, **options))
-    with pytest.raises(ValueError, match="choose a model whose layers are all attention"):
+    with pytest.raises(ValueError, match="recurrent layers use transformers' cache, or one without them"):
         HFTarget(model)
+
+
+@pytest.mark.parametrize("name", ["mamba", "jamba"])
+def test_models_that_cannot_read_a_text_in_parts_are_refused(name, tiny):
+    """In transformers these begin every forward over several tokens with an empty state."""
+    with pytest.raises(ValueError, match="computes other logits when a text is read in parts"):
+        HFTarget(tiny(name))
+
+
+def test_attention_in_every_layer_is_no_recurrent_model(tiny):
+    """Architectures with recurrent layers have members without them."""
+    target = HFTarget(tiny("granitemoehybrid", layer_types=["attention", "attention"]))
+    assert not target.chains_only
 
 
 def test_encoder_decoder_models_are_refused():

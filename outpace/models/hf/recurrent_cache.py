@@ -1,5 +1,5 @@
-"""The cache of a model with recurrent layers: the keys and values of its attention layers, and the states of the
-recurrent ones."""
+"""The cache of a model with recurrent layers: the keys and values of its attention layers, and the states of
+the recurrent ones."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from outpace.models.hf.recurrent_states import States
 class RecurrentCache(ContiguousCache):
     """A `ContiguousCache` that also holds states, each with the number of tokens that it has read.
 
-    A commit changes none of them: the next forward of a slot begins after its committed tokens and asks for the
-    states there. Texts are not retained for later requests, because the states after their beginnings are not
-    known."""
+    A commit changes none of them: the next forward of a slot begins after its committed tokens and asks for
+    the states there. Texts are not retained for later requests, because the states after their beginnings are
+    not known."""
 
     def __init__(
         self, planes: Planes, slots: int, capacity: int, device: torch.device, *, in_8_bits: bool = False
@@ -36,7 +36,7 @@ class RecurrentCache(ContiguousCache):
         return kept[-1] if kept else None
 
     def keep(self, slot: int, before: States, after: States) -> None:
-        """Keep the states before and after a forward, and earlier ones from which the states at the end of the
+        """Keep the states before and after a forward, and earlier ones from which those at the end of the
         slot's committed tokens can be computed."""
         earlier = [each for each in self._states.get(slot, ()) if each.position < before.position]
         at_most = [each.position for each in (*earlier, before) if each.position <= self.lengths[slot]]

@@ -1,9 +1,9 @@
 """The states of a model's recurrent layers: short convolutions, linear attention, state space models.
 
-Such a layer keeps, in place of keys and values of every token, a state of fixed size that each token changes. It
-cannot be taken back to an earlier token. So the states before each forward are kept, together with the inputs that
-the recurrent layers received in it. If only the first tokens of that forward are committed, these layers alone are
-run again, over the inputs of those tokens.
+Such a layer keeps, in place of keys and values of every token, a state of fixed size that each token changes.
+It cannot be taken back to an earlier token. So the states before each forward are kept, together with the
+inputs that the recurrent layers received in it. If only the first tokens of that forward are committed, these
+layers alone are run again, over the inputs of those tokens.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class States:
 
 
 def fresh_states(model: PreTrainedModel) -> LayerStates:
-    """Empty states of each recurrent layer of a model; none if it has no such layer, or keeps their states in a
-    cache of its own."""
+    """Empty states of each recurrent layer of a model; none if it has no such layer, or keeps their states
+    elsewhere than in transformers' cache."""
     try:
         layers = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
     except (KeyError, AttributeError, TypeError, ValueError):  # configurations that this cache does not know

@@ -117,7 +117,10 @@ class HFTarget:
         self.chains_only = by_slot or self.forward.keeps_states
         if self.chains_only:
             name = type(model).__name__
-            why = "may attend by cache position instead of position id" if by_slot else "has recurrent layers"
+            recurrent = self.forward.keeps_states
+            why = (
+                "has recurrent layers" if recurrent else "may attend by cache position instead of position id"
+            )
             warnings.warn(f"{name} {why}: it scores chains, not trees", stacklevel=2)
         if kv_cache is not None and self.device.type != "cpu":
             raise ValueError(f"a KV cache in {kv_cache} is for CPUs: use device cpu, or leave out kv_cache")

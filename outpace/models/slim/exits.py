@@ -24,7 +24,7 @@ from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.forward_after import ForwardAfter
 from outpace.models.slim.make import exit_logits
-from outpace.models.slim.skipped_modules import skip
+from outpace.models.slim.skipped_modules import check_attention, skip
 from outpace.models.slim.slim_table import SlimTable
 from outpace.models.table import TableTarget
 
@@ -108,6 +108,7 @@ class LayerRange(HFTarget):
     the outputs of the layer before them, unless they are the first."""
 
     def __init__(self, model: HFTarget, begin: int, end: int) -> None:
+        check_attention(model.forward)
         self.__dict__.update(model.__dict__)  # the same model, limits, weights and list of caches
         whole = model.forward
         forward = ForwardAfter(whole, model.model, begin - 1) if begin else Forward(model.model)

@@ -89,12 +89,12 @@ def skip(model: PreTrainedModel, skip_set: SkipSet, arguments: dict[str, Any]) -
 
 
 def check_attention(whole: Forward) -> None:
-    """ValueError for a model with recurrent layers. A layer that is skipped, or that a token has left, would have
-    to read that token later. `whole`: the forwards of the whole model."""
+    """ValueError for a model with recurrent layers, whose states need every token. `whole`: the forwards of
+    the whole model."""
     if whole.keeps_states:
         raise ValueError(
-            f"{type(whole.model).__name__} has recurrent layers, which cannot be skipped: use a method with a "
-            "draft model, a draft head or looked-up text"
+            f"{type(whole.model).__name__} has recurrent layers, which cannot be skipped: use a method with "
+            "a draft model, a draft head or looked-up text"
         )
 
 

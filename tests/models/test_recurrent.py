@@ -1,0 +1,181 @@
+"""The states of recurrent layers follow the committed tokens, whatever was drafted and discarded."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import warnings
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from outpace.core.contracts import NOTHING, Parts, Step
+from outpace.core.sampling_params import SamplingParams
+from outpace.core.tree import Forest, TokenTree
+from outpace.decode import Session
+from outpace.models.hf.recurrent_cache import RecurrentCache
+from outpace.models.hf.target import HFTarget
+from outpace.proof.models import FLOAT32_BOUND, recurrent_models
+from outpace.proof.mutants.recurrent_path import by_draft_model, recurrent_mutants
+from outpace.proof.mutants.transformers_path import decoding_error
+from outpace.proof.suite import CAUGHT, prove_default
+from outpace.recipes import get, names
+from outpace.sampling.target_probs import LazyTargetProbs
+from tests.tiers import only, slow
+
+MUTANTS = {mutant.name: mutant for mutant in recurrent_mutants()}
+# methods that skip layers or leave them early
+BY_LAYERS = {
+    *("clasp", "del-decoding", "kangaroo", "knn-ssd", "layerskip", "quicksilver", "s2d", "specee", "swift"),
+}
+# methods that draft trees in any case, or trees of a draft model, which is recurrent here
+BY_TREES = {
+    *(
+        "eagle",
+        "lookahead",
+        "mcsd",
+        "omnidraft",
+        "optimal-mdsd",
+        "rasd",
+        "reader",
+        "rsd-c",
+        "rsd-s",
+        "specinfer",
+    ),
+    *("specmemo", "spectr-kseq", "stand", "traversal"),
+}
+
+
+def wrapped(model: Any) -> HFTarget:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return HFTarget(model)
+
+
+def chain(tokens: Sequence[int]) -> TokenTree:
+    return TokenTree(torch.tensor(tokens), Forest.chain((len(tokens) - 1,)))
+
+
+@pytest.mark.parametrize("name", only({"speculative-sampling", "auto", "medusa"}, names()))
+def test_methods_are_exact_or_refuse_such_models_in_a_sentence(name: str) -> None:
+    models = recurrent_models()
+    if name in BY_LAYERS:
+        with pytest.raises(ValueError, match="has recurrent layers, which cannot be skipped"):
+            prove_default(get(name), models, 150)
+    elif name in BY_TREES:
+        with pytest.raises(ValueError, match="chains"):
+            prove_default(get(name), models, 150)
+    else:
+        proof = prove_default(get(name), models, 150)
+        assert proof.error is not None and proof.error <= FLOAT32_BOUND
+        assert proof.accepted > 10 or not proof.allowed
+
+
+@pytest.mark.parametrize("name", only({"states before the draft", "states changed in place"}, MUTANTS))
+def test_a_planted_mistake_is_caught(name: str) -> None:
+    assert MUTANTS[name].error(recurrent_models()) > CAUGHT
+
+
+@pytest.mark.slow
+def test_without_a_mistake_the_distribution_is_plain_decoding() -> None:
+    assert decoding_error(recurrent_models(), by_draft_model) <= FLOAT32_BOUND
+
+
+def run(parts: Parts, prompts: Sequence[Tensor], tokens: int) -> tuple[list[list[int]], list[Step]]:
+    params = SamplingParams(max_tokens=tokens)
+    session = Session(parts, prompts, [params] * len(prompts), LazyTargetProbs)
+    steps = list(session.steps())
+    return [list(session.request(row).output()) for row in range(len(prompts))], steps
+
+
+@pytest.mark.parametrize("name", ["qwen3_5_text", "lfm2", slow("falcon_h1"), slow("mamba2")])
+def test_greedy_texts_are_those_of_transformers(name: str, tiny: Any, float64_throughout: None) -> None:
+    """The draft is a copy of the target with a little noise, so that drafts are accepted in part."""
+    model = tiny(name)
+    noisy = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in noisy.parameters():
+            parameter += 0.03 * parameter.std() * torch.randn(parameter.shape, dtype=parameter.dtype)
+    prompts = [torch.arange(3, 3 + size) * 7 % 61 for size in (9, 2, 30)]
+    expected = [
+        model.generate(
+            prompt[None],
+            attention_mask=torch.ones_like(prompt)[None],
+            max_new_tokens=40,
+            do_sample=False,
+            eos_token_id=None,
+        )[0, len(prompt) :].tolist()
+        for prompt in prompts
+    ]
+    parts = get("speculative-sampling").build(wrapped(model), draft=wrapped(noisy), depth=4)
+    texts, steps = run(parts, prompts, 40)
+    assert texts == expected
+    lengths = {len(tokens) for step in steps for tokens in step.generated}
+    assert lengths >= {1, 3, 5}, "all, some and none of the draft tokens were accepted"
+
+
+def test_states_are_read_again_after_a_gap_of_which_a_draft_kept_nothing(
+    tiny: Any, float64_throughout: None
+) -> None:
+    """As in a draft model of whose last draft, of several levels, no token was committed."""
+    model = tiny("qwen3_5_text")
+    text = torch.arange(3, 20)
+    with torch.no_grad():
+        expected = model(text[None], use_cache=False).logits[0, -1]
+    target = wrapped(model)
+    cache = target.open(1, 32)
+    first = chain([int(text[9])])
+    target.score(first, (0,), cache, gap=[text[:9]])
+    target.score(chain([int(text[9]), 50]), (0,), cache)  # a second level
+    cache.commit(first, [-1], (0,))
+    assert cache.lengths == [9]
+    logits = target.score(chain(text[9:].tolist()), (0,), cache).logits
+    assert float((logits[-1] - expected).abs().max()) < 1e-9
+
+
+def test_a_slot_starts_anew_after_its_release(tiny: Any, float64_throughout: None) -> None:
+    target = wrapped(tiny("qwen3_5_text"))
+    cache = target.open(1, 16)
+    expected = target.score(text := chain([5, 6, 7]), (0,), cache).logits
+    cache.commit(text, [2], (0,))
+    cache.release((0,))
+    assert torch.equal(target.score(chain([5, 6, 7]), (0,), cache).logits, expected)
+
+
+def test_the_memory_of_states_is_counted(tiny: Any, float64_throughout: None) -> None:
+    target = wrapped(tiny("qwen3_5_text"))
+    cache = target.open(2, 16)
+    assert isinstance(cache, RecurrentCache) and cache.num_bytes == 0
+    target.score(chain([5, 6, 7]), (0,), cache)
+    # before and after a forward, float64: (4, 8, 8) of linear attention, and 4 inputs of a convolution over
+    # 64 channels
+    states = 2 * 8 * (4 * 8 * 8 + 64 * 4)
+    assert cache.num_bytes == 16 * target.token_bytes + states
+    assert cache.slot_bytes(1, 5) == cache.num_bytes
+    cache.release((0,))
+    assert cache.num_bytes == 0
+
+
+def test_closing_a_cache_frees_its_memory_at_once(tiny: Any) -> None:
+    target = wrapped(tiny("qwen3_5_text"))
+    cache = target.open(1, 16)
+    target.score(chain([5, 6, 7]), (0,), cache)
+    found = weakref.ref(cache)
+    gc.disable()
+    try:
+        del cache
+        assert found() is None
+    finally:
+        gc.enable()
+
+
+def test_compiling_falls_back_to_eager_forwards_with_a_warning(tiny: Any) -> None:
+    with pytest.warns(UserWarning, match="recurrent layers, which are not compiled yet: it runs eagerly"):
+        target = HFTarget(tiny("qwen3_5_text").float(), compile=True)
+    assert target.compiled is None and not target.sizes
+    logits = target.score(chain([5, 6, 7]), (0,), target.open(1, 16), NOTHING).logits
+    assert logits is not None and len(logits) == 3
