@@ -20,7 +20,8 @@ from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.probe import ProbeCache
 from outpace.models.hf.recurrent_cache import RecurrentCache
-from outpace.models.hf.recurrent_states import LayerCall, LayerStates, States, copied, fresh_states
+from outpace.models.hf.recurrent_layer import LayerCall, RecurrentLayer
+from outpace.models.hf.recurrent_states import LayerStates, States, copied, fresh_states
 from outpace.models.unsupported import own_states
 
 # relative difference of logits that `check` attributes to rounding, in 16 bits and in more
@@ -36,8 +37,7 @@ class RecurrentForward(Forward):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
         self._fresh = fresh_states(model)
-        self._layers: dict[int, nn.Module] = {}  # the recurrent layers
-        self._calls: dict[int, LayerCall] | None = None  # of the forward in progress; None: not recorded
+        self._layers: dict[int, RecurrentLayer] = {}
 
     def trial_cache(self, *, tuples: bool = False) -> ProbeCache:
         return RecurrentProbe(self._by_layer(copied(self._fresh)), tuples=tuples)
@@ -50,9 +50,7 @@ class RecurrentForward(Forward):
     def probe(self) -> None:
         """As `Forward.probe`; also find the recurrent layers, and check that a text may be read in parts.
         ValueError if it may not."""
-        self._layers = self._find_layers()
-        for index, layer in self._layers.items():
-            layer.register_forward_pre_hook(self._recorder(index), with_kwargs=True)
+        self._layers = {index: RecurrentLayer(layer) for index, layer in self._find_layers().items()}
         super().probe()
         self.packs = False
         self.check()
@@ -85,23 +83,17 @@ class RecurrentForward(Forward):
             raise own_states(self.model)
         return found
 
-    def _recorder(self, index: int) -> Callable[..., None]:
-        def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self._calls is not None:
-                values = (*args, *kwargs.values())
-                hidden = next(each for each in values if isinstance(each, Tensor) and each.ndim == 3)
-                self._calls[index] = LayerCall.of(args, kwargs, hidden.shape[1])
-
-        return record
-
     @contextmanager
     def _recorded(self) -> Iterator[dict[int, LayerCall]]:
-        """The calls of the recurrent layers in one forward."""
-        calls = self._calls = dict[int, LayerCall]()
+        """The calls of the recurrent layers in one forward, known at its end."""
+        calls = dict[int, LayerCall]()
+        for layer in self._layers.values():
+            layer.record()
         try:
             yield calls
         finally:
-            self._calls = None
+            found = {index: layer.recorded() for index, layer in self._layers.items()}
+            calls |= {index: call for index, call in found.items() if call is not None}
 
     def _run(
         self,
@@ -134,7 +126,7 @@ class RecurrentForward(Forward):
         states = States(position, copied(last.layers))
         view = StatesAlone(self._by_layer(states.layers))
         for index, layer in self._layers.items():
-            last.calls[index].repeat(layer, position - last.position, view)
+            layer.repeat(last.calls[index], position - last.position, view)
         return states
 
     def check(self) -> None:

@@ -1,60 +1,24 @@
 """The states of a model's recurrent layers: short convolutions, linear attention, state space models.
 
 Such a layer keeps, in place of keys and values of every token, a state of fixed size that each token changes.
-It cannot be taken back to an earlier token. So the states before each forward are kept, together with the
-inputs that the recurrent layers received in it. If only the first tokens of that forward are committed, these
-layers alone are run again, over the inputs of those tokens.
+It cannot be taken back to an earlier token. So the states before each forward are kept, and the calls of the
+recurrent layers in it are recorded. If only the first tokens of that forward are committed, these calls are
+repeated for those tokens; the rest of the model is not run again.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import Cache, LinearAttentionCacheLayerMixin, LinearAttentionLayer
+from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
-LayerStates = dict[
-    int, LinearAttentionLayer
-]  # layer -> its states, in the object that transformers keeps them in
+from outpace.models.hf.recurrent_layer import LayerCall
 
-
-@dataclass(frozen=True, eq=False)
-class LayerCall:
-    """The arguments of a recurrent layer in a forward over `num_tokens` tokens, without the KV cache."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    num_tokens: int
-
-    @staticmethod
-    def of(args: tuple[Any, ...], kwargs: Mapping[str, Any], num_tokens: int) -> LayerCall:
-        """These arguments. The cache is left out, since it refers to the memory of other layers."""
-
-        def without(value: Any) -> Any:
-            return _CACHE if isinstance(value, Cache) else value
-
-        kept = {name: without(value) for name, value in kwargs.items()}
-        return LayerCall(tuple([without(value) for value in args]), kept, num_tokens)
-
-    def repeat(self, layer: Callable[..., Any], num_tokens: int, cache: Cache) -> None:
-        """Call the layer for the first `num_tokens` of the tokens, with this cache."""
-
-        def first(value: Any) -> Any:
-            if value is _CACHE:
-                return cache
-            if isinstance(value, tuple):
-                return tuple([first(each) for each in value])
-            per_token = isinstance(value, Tensor) and value.ndim > 1 and value.shape[1] == self.num_tokens
-            return value[:, :num_tokens] if per_token else value
-
-        layer(*map(first, self.args), **{name: first(value) for name, value in self.kwargs.items()})
-
-
-_CACHE = object()  # stands for the cache among the arguments of a LayerCall
+# layer -> its states, in the object in which transformers keeps them
+LayerStates = dict[int, LinearAttentionLayer]
 
 
 @dataclass
