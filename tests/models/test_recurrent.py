@@ -160,6 +160,39 @@ def test_the_memory_of_states_is_counted(tiny: Any, float64_throughout: None) ->
     assert cache.num_bytes == 0
 
 
+@pytest.mark.parametrize("name", ["qwen3_5_text", "falcon_h1"])
+def test_the_next_turn_of_a_chat_begins_with_the_states_of_the_last(
+    name: str, tiny: Any, float64_throughout: None
+) -> None:
+    model = tiny(name)
+    parts = get("prompt-lookup").build(wrapped(model))
+    prompt = torch.arange(3, 20) % 7 + 3
+
+    def answer(session: Session, prompt: Tensor) -> tuple[list[int], int]:
+        slot = session.add(prompt, SamplingParams(max_tokens=12))
+        read = sum(len(each) for step in session.steps() for each in step.ctx.unread or ())
+        return list(session.request(slot).output()), read
+
+    session = Session(parts, [], [], LazyTargetProbs, size=(1, 80))
+    assert isinstance(session.cache, RecurrentCache)
+    session.batch.prefix_cache = session.cache
+    first, read = answer(session, prompt)
+    assert read == len(prompt) - 1
+    following = torch.cat((prompt, torch.tensor([*first, 9, 8, 7])))
+    second, read = answer(session, following)
+    assert 3 <= read < 20, "all but the tokens of the last forward and the new ones were known"
+    fresh = Session(parts, [following], [SamplingParams(max_tokens=12)], LazyTargetProbs)
+    list(fresh.steps())
+    assert second == list(fresh.request(0).output())
+    other, read = answer(session, following[1:])
+    assert read == len(following) - 2, "a text that does not continue another one to its end is read whole"
+    # memory of retained texts counts their states, and is limited
+    states = session.cache._final_states[session.cache._retained[-1]].num_bytes
+    assert session.cache.retained_bytes >= states + session.cache.planes.token_bytes
+    session.cache.limit(0)
+    assert session.cache.retained_bytes == 0
+
+
 def test_closing_a_cache_frees_its_memory_at_once(tiny: Any) -> None:
     target = wrapped(tiny("qwen3_5_text"))
     cache = target.open(1, 16)

@@ -4,11 +4,13 @@ the recurrent ones."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from outpace.models.hf.contiguous_cache import ContiguousCache
+from outpace.core.common_length import common_length
+from outpace.models.hf.contiguous_cache import ContiguousCache, RetainedText
 from outpace.models.hf.kv_cache import Planes
 from outpace.models.hf.recurrent_states import States
 
@@ -17,8 +19,10 @@ class RecurrentCache(ContiguousCache):
     """A `ContiguousCache` that also holds states, each with the number of tokens that it has read.
 
     A commit changes none of them: the next forward of a slot begins after its committed tokens and asks for
-    the states there. Texts are not retained for later requests, because the states after their beginnings are
-    not known."""
+    the states there.
+
+    A text can begin with the entries and states of a retained text only if it continues that text to its end,
+    as the next turn of a chat does: the states after its beginnings are not known."""
 
     def __init__(
         self, planes: Planes, slots: int, capacity: int, device: torch.device, *, in_8_bits: bool = False
@@ -26,6 +30,7 @@ class RecurrentCache(ContiguousCache):
         # slot -> states before its last forwards whose tokens may be discarded, and after the last one
         self._states: dict[int, list[States]] = {}
         self._state_bytes = 0  # of the states after one token; 0 before any were computed
+        self._final_states = WeakKeyDictionary[RetainedText, States]()
         super().__init__(planes, slots, capacity, device, in_8_bits=in_8_bits)
 
     def states_before(self, slot: int, position: int) -> States | None:
@@ -52,17 +57,36 @@ class RecurrentCache(ContiguousCache):
     def bytes_for(self, tokens: Mapping[int, int]) -> int:
         return sum(self.slot_bytes(slot, tokens.get(slot, 0)) for slot in range(len(self.lengths)))
 
-    def limit(self, num_bytes: int) -> None:
-        """Does nothing: no text is retained."""
-
-    def name(self, slot: int, tokens: Tensor) -> None:  # (T,)
-        """Does nothing: no text is retained."""
-
     def restore(self, slot: int, tokens: Tensor) -> int:  # (T,)
-        """0: no text is retained."""
-        return 0
+        """The retained text is evicted: `tokens` continue it."""
+        texts = [each for each in self._retained if common_length(each.tokens, tokens) == len(each.tokens)]
+        if not texts:
+            return 0
+        text = max(texts, key=lambda each: len(each.tokens))
+        self._retained.remove(text)
+        length = len(text.tokens)
+        self.reserve(slot, length)
+        self._copy(text.storages, slot, length)
+        self.lengths[slot] = length
+        self._states[slot] = [self._final_states[text]]
+        return length
 
     def release(self, slots: Sequence[int]) -> None:
-        super().release(slots)
         for slot in slots:
+            tokens = self._tokens.get(slot)
+            states = None if tokens is None else self.states_before(slot, len(tokens))
+            if tokens is not None:
+                # the states at its end are not known if the last forward went beyond it
+                self._tokens[slot] = tokens[: states.position if states else 0]
+            before = set(self._retained)
+            super().release((slot,))
+            for text in set(self._retained) - before:
+                assert states is not None
+                self._final_states[text] = States(states.position, states.layers)
+                text.num_positions += -(-states.num_bytes // self.planes.token_bytes)  # as much memory
             self._states.pop(slot, None)
+        self._evict(0)
+
+    def limit(self, num_bytes: int) -> None:
+        if self.planes.token_bytes:  # without attention layers, no text is retained
+            super().limit(num_bytes)
