@@ -26,7 +26,7 @@ from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
-from outpace.proof.models import Models, tables, transformers_models
+from outpace.proof.models import Models, recurrent_models, tables, transformers_models
 from outpace.proof.option_values import choices, plain
 from outpace.proof.sampling_cases import crossed
 from outpace.recipes import find
@@ -236,6 +236,11 @@ def test_so_they_do_with_all_sampling_parameters(name: str, elsewhere: Elsewhere
 @pytest.mark.parametrize("name", ["speculative-sampling", "mcsd", "slem", "omnidraft"])
 def test_models_may_be_elsewhere(name: str, elsewhere: Elsewhere) -> None:
     same_texts(name, transformers_models(3), MIXED, elsewhere)
+
+
+@pytest.mark.slow
+def test_models_with_recurrent_layers_may_be_elsewhere(elsewhere: Elsewhere) -> None:
+    same_texts("speculative-sampling", recurrent_models(), MIXED, elsewhere)
 
 
 def test_tensors_on_two_devices_do_not_meet(elsewhere: Elsewhere) -> None:
