@@ -35,7 +35,7 @@ class Forward:
 
     # whether a layer's output is one vector per token; found by `probe`
     one_state = True
-    keeps_states = False  # whether layers are recurrent: rows are read one by one, and drafts are chains
+    keeps_states = False  # whether layers are recurrent: drafts are chains, and no layer can be skipped
     cache_type = ContiguousCache  # of the KV caches that forwards read and write
 
     def __init__(self, model: PreTrainedModel) -> None:

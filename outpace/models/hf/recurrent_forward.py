@@ -1,6 +1,6 @@
-"""Forwards of models with recurrent layers, such as Qwen3.5, LFM2, Falcon-H1, Granite 4 and Mamba.
+"""Forwards of models with recurrent layers, such as Qwen3.5, LFM2, Falcon-H1, Granite 4 and Mamba 2.
 
-Rows are read one by one, and drafts are chains: siblings would need states of their own.
+Drafts are chains: siblings would need states of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.probe import ProbeCache
 from outpace.models.hf.recurrent_cache import RecurrentCache
-from outpace.models.hf.recurrent_layer import LayerCall, RecurrentLayer
+from outpace.models.hf.recurrent_layer import RecurrentLayer, RowReading
 from outpace.models.hf.recurrent_states import LayerStates, States, copied, fresh_states
 from outpace.models.unsupported import own_states
 
@@ -50,9 +50,10 @@ class RecurrentForward(Forward):
     def probe(self) -> None:
         """As `Forward.probe`; also find the recurrent layers, and check that a text may be read in parts.
         ValueError if it may not."""
-        self._layers = {index: RecurrentLayer(layer) for index, layer in self._find_layers().items()}
+        found = self._find_layers()
+        self._layers = {index: RecurrentLayer(index, layer) for index, layer in found.items()}
         super().probe()
-        self.packs = False
+        self.packs = self.packs or not self.planes.of_layer  # there is no attention that would need masks
         self.check()
 
     def _find_layers(self) -> dict[int, nn.Module]:
@@ -84,16 +85,15 @@ class RecurrentForward(Forward):
         return found
 
     @contextmanager
-    def _recorded(self) -> Iterator[dict[int, LayerCall]]:
-        """The calls of the recurrent layers in one forward, known at its end."""
-        calls = dict[int, LayerCall]()
+    def _reading(self, rows: Sequence[RowReading]) -> Iterator[None]:
+        """Context manager around a forward over these rows."""
         for layer in self._layers.values():
-            layer.record()
+            layer.rows = rows
         try:
-            yield calls
+            yield
         finally:
-            found = {index: layer.recorded() for index, layer in self._layers.items()}
-            calls |= {index: call for index, call in found.items() if call is not None}
+            for layer in self._layers.values():
+                layer.rows = ()
 
     def _run(
         self,
@@ -104,15 +104,21 @@ class RecurrentForward(Forward):
         logits: bool,
         features: Tensor | None,
     ) -> ForwardOutputs:
-        [row], cache = inputs.rows, inputs.cache
+        cache = inputs.cache
         assert isinstance(cache, RecurrentCache)
-        before = self._states(cache, row.slot, row.start)
-        layers = copied(before.layers)
-        inputs.layers = self._by_layer(layers)
-        with self._recorded() as calls:
+        before = [self._states(cache, row.slot, row.start) for row in inputs.rows]
+        after = [
+            States(row.end, copied(states.layers)) for row, states in zip(inputs.rows, before, strict=True)
+        ]
+        readings, end = list[RowReading](), 0
+        for row, states in zip(inputs.rows, after, strict=True):
+            begin, end = end, end + row.end - row.start
+            readings.append(RowReading(begin, end, self._by_layer(states.layers)))
+        with self._reading(readings):
             found = super()._run(inputs, nodes, tokens, want, logits, features)
-        before.calls = calls if len(tokens) > 1 else {}
-        cache.keep(row.slot, before, States(row.end, layers))
+        for row, reading, old, new in zip(inputs.rows, readings, before, after, strict=True):
+            old.calls = reading.calls if reading.end - reading.begin > 1 else {}
+            cache.keep(row.slot, old, new)
         return found
 
     def _states(self, cache: RecurrentCache, slot: int, position: int) -> States:

@@ -1,16 +1,21 @@
-"""A recurrent layer of a model, whose last call can be repeated for the first of its tokens.
+"""A recurrent layer of a model, which reads several rows in one forward, and whose calls can be repeated for
+the first of their tokens.
 
-Its linear maps, most of the work, have one output per token. They are recorded, so that a repeated call
-computes only what depends on the state: convolutions and the recurrence.
+Most of its work are linear maps, with one output per token. Those of the layer's input are computed for all
+rows at once, and all are recorded: a repeated call computes only what depends on the state, convolutions and
+the recurrence.
+
+Letters: n tokens of one row, N of all rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
@@ -23,20 +28,31 @@ ONE_BY_ONE = 8
 
 @dataclass(frozen=True, eq=False)
 class LayerCall:
-    """A call of a recurrent layer: its arguments without the KV cache, and the outputs of its linear maps."""
+    """A call of a recurrent layer for n tokens."""
 
-    args: tuple[Any, ...]
+    args: tuple[Any, ...]  # with `CACHE` in place of the cache, which refers to the memory of all layers
     kwargs: Mapping[str, Any]
     num_tokens: int
-    # in the order in which they were computed; None: not recorded
+    # of its linear maps, in the order in which they were computed; None: not recorded
     outputs: list[Tensor | None] = field(default_factory=list)
 
-    def part(self, begin: int, end: int, cache: Cache) -> LayerCall:
-        """The call for the tokens begin to end - 1 only, with this cache."""
+    @staticmethod
+    def of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[LayerCall, Cache]:
+        """The call with these arguments, and the cache among them."""
+        [cache] = [value for value in (*args, *kwargs.values()) if isinstance(value, Cache)]
+        args = tuple([CACHE if value is cache else value for value in args])
+        kwargs = {name: CACHE if value is cache else value for name, value in kwargs.items()}
+        return LayerCall(args, kwargs, _hidden(args, kwargs).shape[1]), cache
+
+    @property
+    def hidden(self) -> Tensor:  # (1, n, D)
+        """The layer's input."""
+        return _hidden(self.args, self.kwargs)
+
+    def part(self, begin: int, end: int) -> LayerCall:
+        """The call for the tokens begin to end - 1 only."""
 
         def cut(value: Any) -> Any:
-            if value is _CACHE:
-                return cache
             if isinstance(value, tuple):
                 return tuple([cut(each) for each in value])
             per_token = isinstance(value, Tensor) and value.ndim > 1 and value.shape[1] == self.num_tokens
@@ -45,33 +61,46 @@ class LayerCall:
         kwargs = {name: cut(value) for name, value in self.kwargs.items()}
         return LayerCall(cut(self.args), kwargs, end - begin, [cut(output) for output in self.outputs])
 
+    def run(self, layer: Callable[..., Any], cache: Cache) -> Any:
+        """Call the layer, with this cache."""
+        args = [cache if value is CACHE else value for value in self.args]
+        return layer(*args, **{name: cache if each is CACHE else each for name, each in self.kwargs.items()})
 
-_CACHE = object()  # stands for the cache among the arguments of a LayerCall
+
+CACHE = object()
+
+
+def _hidden(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    values = (*args, *kwargs.values())
+    return next(value for value in values if isinstance(value, Tensor) and value.ndim == 3)
+
+
+@dataclass(frozen=True, eq=False)
+class RowReading:
+    """What recurrent layers read of one row in a forward."""
+
+    begin: int  # index of its first token among those of all rows
+    end: int  # index after its last token
+    states: list[Any]  # by layer, as transformers' cache has them, None without states; they are changed
+    calls: dict[int, LayerCall] = field(default_factory=dict)  # layer -> its call for this row
 
 
 class RecurrentLayer:
-    """A recurrent layer of a private copy of a model, which is changed. One call runs at a time."""
+    """A recurrent layer of a private copy of a model, which is changed. One forward runs at a time."""
 
-    def __init__(self, layer: nn.Module) -> None:
-        self._layer = layer
-        self._records = False  # whether the next call is recorded
-        self._call: LayerCall | None = None  # the call that is or was recorded
+    def __init__(self, index: int, layer: nn.Module) -> None:
+        self._index, self._layer = index, layer
+        self.rows: Sequence[RowReading] = ()  # of the forward in progress; none: a single row, not recorded
         self._repeated: Iterator[Tensor | None] | None = None  # linear outputs of the call that is repeated
-        layer.register_forward_pre_hook(self._begin, with_kwargs=True)
+        # in a forward: the call for all rows, the linear outputs of its input, and the row in progress
+        self._whole: LayerCall | None = None
+        self._shared: dict[nn.Linear, Tensor] = {}
+        self._row: RowReading | None = None
+        # not modules around them, of which other code might read attributes
+        vars(layer)["forward"] = partial(self._read, layer.forward)
         for module in layer.modules():
             if isinstance(module, nn.Linear):
-                # not a module around it, of which the layer might read the weights
-                vars(module)["forward"] = partial(self._linear, module.forward)
-
-    def record(self) -> None:
-        """Record the next call."""
-        self._records, self._call = True, None
-
-    def recorded(self) -> LayerCall | None:
-        """The call since `record`, if there was one; further calls are not recorded."""
-        call = self._call
-        self._records, self._call = False, None
-        return call
+                vars(module)["forward"] = partial(self._linear, module, module.forward)
 
     def repeat(self, call: LayerCall, num_tokens: int, cache: Cache) -> None:
         """Repeat a call for the first `num_tokens` of its tokens, with this cache, in which it changes the
@@ -79,27 +108,53 @@ class RecurrentLayer:
         on_cpu = next(self._layer.parameters()).device.type == "cpu"
         step = 1 if on_cpu and num_tokens <= ONE_BY_ONE else num_tokens
         for begin in range(0, num_tokens, step):
-            part = call.part(begin, begin + step, cache)
+            part = call.part(begin, begin + step)
             self._repeated = iter(part.outputs)
             try:
-                self._layer(*part.args, **part.kwargs)
+                part.run(self._layer, cache)
             finally:
                 self._repeated = None
 
-    def _begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._records:
-            # the cache is left out: it refers to the memory of all layers
-            args = tuple([_CACHE if isinstance(value, Cache) else value for value in args])
-            kwargs = {name: _CACHE if isinstance(value, Cache) else value for name, value in kwargs.items()}
-            values = (*args, *kwargs.values())
-            states = next(value for value in values if isinstance(value, Tensor) and value.ndim == 3)
-            self._call = LayerCall(args, kwargs, states.shape[1])
+    def _read(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The layer's forward: row by row, each with its own states."""
+        if not self.rows:
+            return forward(*args, **kwargs)
+        self._whole, cache = LayerCall.of(args, kwargs)
+        outputs: list[Any] = []
+        try:
+            for row in self.rows:
+                self._row = row
+                call = row.calls[self._index] = self._whole.part(row.begin, row.end)
+                cache.layers = row.states
+                outputs.append(call.run(forward, cache))
+        finally:
+            self._whole = self._row = None
+            self._shared.clear()
+        return _joined(outputs)
 
-    def _linear(self, forward: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
+    def _linear(self, linear: nn.Linear, forward: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
         if self._repeated is not None and (known := next(self._repeated, None)) is not None:
             return known
-        output = forward(states)
-        if self._records and (call := self._call) is not None:
-            per_token = output.ndim == 3 and output.shape[1] == call.num_tokens <= MOST_OUTPUTS
-            call.outputs.append(output if per_token else None)
+        row, whole = self._row, self._whole
+        if row is None or whole is None:
+            return forward(states)
+        call = row.calls[self._index]
+        if states is call.hidden:
+            if linear not in self._shared:
+                self._shared[linear] = forward(whole.hidden)
+            output = self._shared[linear][:, row.begin : row.end]
+        else:
+            output = forward(states)
+        per_token = output.ndim == 3 and output.shape[1] == call.num_tokens <= MOST_OUTPUTS
+        # a copy of one row's part, or all rows' outputs would be kept
+        call.outputs.append((output if len(self.rows) == 1 else output.clone()) if per_token else None)
         return output
+
+
+def _joined(outputs: list[Any]) -> Any:
+    """The outputs for all tokens: tensors, or tuples that begin with a tensor."""
+    if len(outputs) == 1:
+        return outputs[0]
+    if isinstance(outputs[0], tuple):
+        return torch.cat([output[0] for output in outputs], 1), *outputs[0][1:]
+    return torch.cat(outputs, 1)

@@ -3,12 +3,17 @@ discarded. The distribution test on `proof.models.recurrent_models` must detect 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.hf import recurrent_forward
 from outpace.models.hf.recurrent_cache import RecurrentCache
 from outpace.models.hf.recurrent_forward import RecurrentForward
+from outpace.models.hf.recurrent_layer import RowReading
 from outpace.models.hf.recurrent_states import LayerStates, States
 from outpace.proof.models import Models
 from outpace.proof.mutants.transformers_path import TransformersMutant
@@ -16,6 +21,7 @@ from outpace.verifiers.rejection import Rejection
 
 original_states_before = RecurrentCache.states_before
 original_states = RecurrentForward._states
+original_reading = RecurrentForward._reading
 
 
 def states_after_discarded_tokens(self: RecurrentCache, slot: int, position: int) -> States | None:
@@ -49,6 +55,13 @@ def uncopied(layers: LayerStates) -> LayerStates:
     return layers
 
 
+def states_of_the_first_row(
+    self: RecurrentForward, rows: Sequence[RowReading]
+) -> AbstractContextManager[None]:
+    """Mutant: all rows of a batch begin with the states of the first one."""
+    return original_reading(self, [replace(row, states=rows[0].states) for row in rows])
+
+
 def by_draft_model(models: Models) -> Parts:
     """A chain of a draft model with a recurrent layer."""
     return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(2))
@@ -60,6 +73,7 @@ def recurrent_mutants() -> list[TransformersMutant]:
         "states after discarded tokens": ((RecurrentCache, "states_before"), states_after_discarded_tokens),
         "states before the draft": ((RecurrentForward, "_states"), states_before_the_draft),
         "last accepted token not read": ((RecurrentForward, "_states"), last_accepted_token_not_read),
+        "states of the first row": ((RecurrentForward, "_reading"), states_of_the_first_row),
         "states changed in place": ((recurrent_forward, "copied"), uncopied),
     }
     return [
