@@ -20,7 +20,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from outpace.api.methods import choose_method
 from outpace.api.model import Model, load
-from outpace.api.opener import ModelOpener
+from outpace.api.opener import ModelOpener, check_draft_lengths
 from outpace.core.context import Context
 from outpace.core.contracts import Recipe, Scores
 from outpace.core.sampling_params import SamplingParams
@@ -121,6 +121,7 @@ class Decoder:
         device = str(target.device)
         opener = ModelOpener(Model(type(model).__name__, target), lambda name: self._load(name, device))
         options = configure(self.recipe, target, self.options, opener)
+        check_draft_lengths(options, max(counts) + max_tokens, setting="max_new_tokens")
         session = Session(
             self.recipe(target, **options),
             rows.prompts,

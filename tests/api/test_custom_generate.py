@@ -8,6 +8,8 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     DynamicCache,
+    GPT2Config,
+    GPT2LMHeadModel,
     MaxTimeCriteria,
     StopStringCriteria,
     TextStreamer,
@@ -267,6 +269,23 @@ def test_drafts_may_be_folders(model, tiny, one, monkeypatch):
     decode = outpace.hf("specinfer", drafts=f"{tiny.draft},{tiny.draft}", widths="2,1")
     settings = {**one, "max_new_tokens": 8, "do_sample": False}
     assert torch.equal(model.generate(**settings, custom_generate=decode), model.generate(**settings))
+
+
+def test_a_draft_that_reads_less_far_is_refused_only_where_it_matters(model):
+    """GPT-2 has learnt position embeddings: there are none beyond its maximum length."""
+    config = GPT2Config(vocab_size=320, n_positions=16, n_embd=8, n_layer=1, n_head=1)
+    short = GPT2LMHeadModel(config).to(torch.float64).eval()
+    decode = outpace.hf("speculative-sampling", draft=short)
+    settings = {"input_ids": torch.arange(5, 15)[None], "do_sample": False}
+    texts = [
+        model.generate(**settings, max_new_tokens=6, **given) for given in ({}, {"custom_generate": decode})
+    ]
+    assert torch.equal(*texts)
+    with pytest.raises(
+        ValueError,
+        match=r"draft model reads at most 16 tokens, but prompt and answer may have 24: .*\(max_new_tokens\)",
+    ):
+        model.generate(**settings, max_new_tokens=14, custom_generate=decode)
 
 
 @pytest.mark.parametrize(
