@@ -367,6 +367,10 @@ def test_models_that_are_no_name_and_wrapped_models(tiny):
     module = torch.nn.Sequential(torch.nn.Linear(2, 2))
     with pytest.raises(ValueError, match=r"^Sequential\( \(0\): Linear.* \(Sequential\) is not a model"):
         outpace.generate(module, "def", "prompt-lookup")
+    wrapped = torch.nn.Module()
+    wrapped._orig_mod = module  # as torch.compile does, which takes two seconds to import
+    with pytest.raises(ValueError, match=r"for torch.compile: give .* model._orig_mod, or .* compile=True"):
+        outpace.generate(wrapped, "def", "prompt-lookup")
 
 
 def test_another_default_device_is_refused(loaded):
