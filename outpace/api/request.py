@@ -121,8 +121,8 @@ def prepare(
             disabled.
         grammar: EBNF grammar that the new text follows (extra `grammar`).
         json_schema: JSON schema that the new text follows (extra `grammar`).
-        stop: stop string or strings; the text ends before the first that occurs. A special token given as a
-            string ends the text where it is generated.
+        stop: stop string or strings; the text ends before the first that occurs. They may be or contain
+            special tokens, which are found although the text has none.
         seed: one for all prompts, or one each. Default: random; each result's statistics have its seed.
         n: number of samples per prompt, each with a different seed.
         logprobs: return log probabilities of each new token and of this number of most probable tokens.

@@ -6,7 +6,7 @@ Settings of that file that change the distribution are applied, or raise a Value
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from operator import index
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from outpace.api.logprobs import token_text
 from outpace.api.prompts import check_text
+from outpace.api.stop_strings import special_tokens
 from outpace.core.sampling_params import PARAMETERS, Grammar, SamplingParams, whole_number
 from outpace.sampling.grammar import compile_grammar
 
@@ -55,6 +56,7 @@ class Settings:
 
     params: SamplingParams
     stop: tuple[str, ...] = ()  # stop strings
+    special_tokens: Mapping[int, str] = field(default_factory=dict)  # by id, if stop strings name some
     processors: Sequence[Callable[[Any, Any], Any]] = ()  # transformers' logits processors, in order
     grammar: Callable[[], Grammar] | None = None  # returns a new grammar matcher for one row
 
@@ -125,6 +127,7 @@ def resolve_settings(
     return Settings(
         params,
         strings,
+        special_tokens(strings, tokenizer),
         processors(defaults, sampled=params.temperature > 0),
         make_grammar,
     )
