@@ -40,7 +40,12 @@ WARPERS = (
     (t.TypicalLogitsWarper, "mass", "typical_p"),
 )
 PLAIN = SamplingParams()
-PROCESSORS = (t.SequenceBiasLogitsProcessor, t.RepetitionPenaltyLogitsProcessor, t.NoBadWordsLogitsProcessor)
+PROCESSORS = (
+    t.SequenceBiasLogitsProcessor,
+    t.RepetitionPenaltyLogitsProcessor,
+    t.NoRepeatNGramLogitsProcessor,
+    t.NoBadWordsLogitsProcessor,
+)
 
 
 def hf(
@@ -225,6 +230,8 @@ def _settings(processors: Sequence[Any]) -> dict[str, Any] | None:
             if isinstance(processor.prompt_ignore_length, int):
                 return None
             found["repetition_penalty"] = processor.penalty
+        elif isinstance(processor, t.NoRepeatNGramLogitsProcessor):
+            found["no_repeat_ngram_size"] = processor.ngram_size
         elif isinstance(processor, t.NoBadWordsLogitsProcessor):
             found["bad_words"] = tuple(processor.sequence_bias)
         elif all(len(word) == 1 for word in processor.sequence_bias):

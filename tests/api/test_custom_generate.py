@@ -186,19 +186,17 @@ def test_processors_become_settings_that_drafters_follow():
     heat, few, least = t.TemperatureLogitsWarper(0.5), t.TopKLogitsWarper(5), t.MinPLogitsWarper(0.1)
     typical, again = t.TypicalLogitsWarper(0.9), t.RepetitionPenaltyLogitsProcessor(1.2)
     bias, words = t.SequenceBiasLogitsProcessor([[[3], 1.5]]), t.NoBadWordsLogitsProcessor([[4], [5, 6]])
+    once = t.NoRepeatNGramLogitsProcessor(3)
     pairs = t.SequenceBiasLogitsProcessor([[[3, 4], 1.5]])
 
     def found(*processors, **options):
         converted = ConvertedProcessors.of(processors, 1, sampled=True, **options)
         return converted.params, converted.processors
 
-    params, left = found(bias, again, words, heat, few, least, typical)
+    params, left = found(bias, again, once, words, heat, few, least, typical)
     assert (params.temperature, params.top_k, params.min_p, params.typical_p, left) == (0.5, 5, 0.1, 0.9, ())
-    assert (params.logit_bias, params.repetition_penalty, params.bad_words) == (
-        ((3, 1.5),),
-        1.2,
-        ((4,), (5, 6)),
-    )
+    assert (params.logit_bias, params.repetition_penalty) == (((3, 1.5),), 1.2)
+    assert (params.bad_words, params.no_repeat_ngram_size) == (((4,), (5, 6)), 3)
     params, left = found(few, heat)  # another order is another distribution
     assert (params.temperature, params.top_k, left) == (0.5, 0, (few,))
     assert found(again, bias)[1] == (again, bias)
