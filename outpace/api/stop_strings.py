@@ -48,7 +48,7 @@ class StopStrings:
         if self._marked:
             start = len(self._shown)
             self._shown += text[before:]
-            if token in self._special:
+            if token is not None and token in self._special:
                 self._places.append((len(self._shown), len(self._shown) + len(self._special[token])))
                 self._shown += self._special[token]
             found += [(self._in_text(at), word) for at, word in _found(self._marked, self._shown, start)]
