@@ -139,6 +139,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "frequency_penalty": {"frequency_penalty": 0.8},
     "logit_bias": {"logit_bias": ((300, 4.0), (301, 3.0), (13, float("-inf")))},
     "bad_words": {"bad_words": ((203,), (325, 331), (12,))},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
     "min_tokens": {"min_tokens": 6, "stop": (203, 12)},
 }
 SETTINGS["all"] = {name: value for params in SETTINGS.values() for name, value in params.items()}

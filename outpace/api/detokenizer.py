@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
+
+from outpace.api.stop_strings import StopStrings
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # decoded from an incomplete or invalid UTF-8 sequence
 CONTEXT = 6  # earlier tokens that are decoded with new ones, because spaces depend on them
@@ -24,8 +27,10 @@ class Detokenizer:
         prompt: Sequence[int],
         stop: Sequence[str] = (),
         min_tokens: int = 0,  # stop strings completed within the first `min_tokens` new tokens are ignored
+        special_tokens: Mapping[int, str] = MappingProxyType({}),  # those that stop strings may name
     ) -> None:
-        self._tokenizer, self._stop, self._min_tokens = tokenizer, tuple(stop), min_tokens
+        self._tokenizer, self._min_tokens = tokenizer, min_tokens
+        self._stop = StopStrings(stop, special_tokens) if stop else None
         # the last tokens, decoded together, and the text of the first `_num_read` of them, after which a
         # character is complete
         self._window, self._read, self._num_read = self._end_of(prompt)
@@ -46,19 +51,21 @@ class Detokenizer:
         """Append tokens; returns the number used: fewer than given if a stop string ended the text."""
         if self.stopped is not None:
             return 0
-        if not self._stop:
+        if self._stop is None:
             self._extend(tokens)
             return len(tokens)
         for count, token in enumerate(tokens, 1):
             before = len(self._text)
             self._extend([token])
-            if self._cut(before):
+            if self._cut(before, token):
                 return count
         return len(tokens)
 
     def piece(self) -> str:
         """The new text since the last call, without a suffix that may be the beginning of a stop string."""
-        end = len(self._text) - (0 if self.stopped is not None else self._stop_prefix())
+        end = len(self._text)
+        if self._stop is not None and self.stopped is None:
+            end -= self._stop.num_held(self._text)
         piece, self._given = self._text[self._given : end], max(end, self._given)
         return piece
 
@@ -133,25 +140,14 @@ class Detokenizer:
     def _decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
-    def _cut(self, before: int) -> bool:
-        """Cut the text before the first stop string that ends after character `before`.
+    def _cut(self, before: int, token: int | None = None) -> bool:
+        """Cut the text before the first stop string that ends in what `token` added after character `before`.
 
         Returns whether a stop string occurred; it is then in `stopped`.
         """
-        if self.num_tokens <= self._min_tokens:
+        found = None if self._stop is None else self._stop.find(self._text, before, token)
+        if found is None or self.num_tokens <= self._min_tokens:
             return False
-        starts = [(self._text.find(word, max(0, before - len(word) + 1)), word) for word in self._stop]
-        found = [(at, word) for at, word in starts if at >= 0]
-        if not found:
-            return False
-        at, self.stopped = min(found)
+        at, self.stopped = found
         self._text = self._text[:at]
         return True
-
-    def _stop_prefix(self) -> int:
-        """Length in characters of the longest suffix of the text that is a proper prefix of a stop string."""
-        max_length = min(max(map(len, self._stop), default=0) - 1, len(self._text))
-        for length in range(max_length, 0, -1):
-            if any(word.startswith(self._text[-length:]) for word in self._stop):
-                return length
-        return 0

@@ -135,6 +135,11 @@ def as_model(target: Any, tokenizer: Any = None) -> Model:
             f"{type(target).__name__} wraps a model: give model.get_base_model(), which has its LoRA and "
             "other changes of weights; learnt prompts are not supported"
         )
+    if hasattr(target, "_orig_mod"):  # of torch.compile
+        raise ValueError(
+            f"{type(target).__name__} wraps a model for torch.compile: give the model itself, "
+            "model._orig_mod, or a name to outpace.load(name, compile=True)"
+        )
     shown = " ".join(repr(target).split())  # that of a module has many lines
     raise ValueError(
         f"{shown:.60} ({type(target).__name__}) is not a model: give a name, a folder, what outpace.load "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,15 +169,23 @@ def check_same_tokens(target: Model, draft: Model) -> None:
     )
 
 
-def check_draft_lengths(options: Mapping[str, Any], needed: int) -> None:
-    """Raise ValueError if the maximum length of a draft model in `options` is below `needed` tokens."""
+def draft_lengths(options: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """(Name of the option, maximum length) of each draft model in `options` that has one. Drafts with a
+    vocabulary of their own are not among them: they read the end of a text that is too long."""
     for name, value in options.items():
         if isinstance(value, Specialists):
             value = tuple(each.model for each in value.each)
         for each in value if isinstance(value, tuple) else (value,):
-            limit = each.max_length if isinstance(each, HFTarget) else None
-            if limit is not None and limit < needed:
-                raise ValueError(
-                    f"the {name} model reads at most {limit} tokens, but prompt and answer may have "
-                    f"{needed}: ask for fewer tokens (max_tokens) or use another draft"
-                )
+            if isinstance(each, HFTarget) and each.max_length is not None:
+                yield name, each.max_length
+
+
+def check_draft_lengths(options: Mapping[str, Any], needed: int, *, setting: str = "max_tokens") -> None:
+    """Raise ValueError if the maximum length of a draft model in `options` is below `needed` tokens.
+    `setting`: what limits the number of new tokens."""
+    for name, limit in draft_lengths(options):
+        if limit < needed:
+            raise ValueError(
+                f"the {name} model reads at most {limit} tokens, but prompt and answer may have "
+                f"{needed}: ask for fewer tokens ({setting}) or use another draft"
+            )

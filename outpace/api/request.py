@@ -82,6 +82,7 @@ def prepare(
     frequency_penalty: float | None = None,
     logit_bias: Mapping[Any, float] | None = None,
     bad_words: Words | None = None,
+    no_repeat_ngram_size: int | None = None,
     min_tokens: int | None = None,
     grammar: str | None = None,
     json_schema: str | Mapping[str, Any] | None = None,
@@ -117,12 +118,13 @@ def prepare(
         frequency_penalty: subtracted from a token's logit once per occurrence in the new text, -2 to 2.
         logit_bias: token id -> number added to its logit.
         bad_words: texts, or lists of token ids, that must not be generated.
+        no_repeat_ngram_size: n-grams of this size occur only once in prompt and new text; 0: off.
         min_tokens: minimum number of new tokens; until then end-of-text tokens and stop strings are
             disabled.
         grammar: EBNF grammar that the new text follows (extra `grammar`).
         json_schema: JSON schema that the new text follows (extra `grammar`).
-        stop: stop string or strings; the text ends before the first that occurs. A special token given as a
-            string ends the text where it is generated.
+        stop: stop string or strings; the text ends before the first that occurs. They may be or contain
+            special tokens, which are found although the text has none.
         seed: one for all prompts, or one each. Default: random; each result's statistics have its seed.
         n: number of samples per prompt, each with a different seed.
         logprobs: return log probabilities of each new token and of this number of most probable tokens.
@@ -155,6 +157,7 @@ def prepare(
         "frequency_penalty": frequency_penalty,
         "logit_bias": logit_bias,
         "bad_words": bad_words,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
         "min_tokens": min_tokens,
     }
     recipe, options = choose_method(method, options, target_name(target))

@@ -80,7 +80,11 @@ class RowOutput:
         self._index, self._seed, self._settings, self._num_top = index, seed, settings, num_top
         self._num_prompt_tokens = len(prompt)
         minimum = settings.params.min_tokens
-        self._detokenizer = Detokenizer(tokenizer, prompt, settings.stop, minimum) if tokenizer else None
+        self._detokenizer = (
+            Detokenizer(tokenizer, prompt, settings.stop, minimum, settings.special_tokens)
+            if tokenizer
+            else None
+        )
         # texts of single tokens, also of those that `_detokenizer` holds back or cuts off
         self._token_texts = Detokenizer(tokenizer, prompt) if include_steps else None
         self._logprobs: list[Logprob] = []

@@ -49,7 +49,6 @@ class Run:
         self._prompts, self._seeds, self._max_new_tokens = prompts, seeds, max_new_tokens
         self._settings, self._tokenizer, self._batch, self._num_top = settings, tokenizer, batch, num_top
         self._predictions, self._on_piece = predictions, on_piece
-        self._target_probs = partial(LazyTargetProbs, processor=settings.processor)
         self._outputs: list[RowOutput] = []  # of the rows that have begun
         self._of_slot: dict[int, int] = {}  # slot -> index of the row in it
         limits = (min(settings.params.max_tokens, free) for free in max_new_tokens)
@@ -57,7 +56,7 @@ class Run:
             parts,
             (),
             (),
-            self._target_probs,
+            LazyTargetProbs,
             done=partial(_is_done, self._outputs, self._of_slot) if settings.stop else None,
             size=(
                 min(batch, len(prompts)),
@@ -131,7 +130,7 @@ class Run:
                 step,
                 row,
                 self._session.request(slot).text(),
-                lambda: self._target_probs(step.scores, step.draft.tree, step.ctx),
+                lambda: LazyTargetProbs(step.scores, step.draft.tree, step.ctx),
                 finished=finished,
                 predicted=self._predicted.drafted[slot] if self._predicted is not None else None,
             )

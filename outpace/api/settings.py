@@ -6,15 +6,14 @@ Settings of that file that change the distribution are applied, or raise a Value
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from operator import index
 from typing import Any
 
-from torch import Tensor
-
 from outpace.api.logprobs import token_text
 from outpace.api.prompts import check_text
+from outpace.api.stop_strings import special_tokens
 from outpace.core.sampling_params import PARAMETERS, Grammar, SamplingParams, whole_number
 from outpace.sampling.grammar import compile_grammar
 
@@ -55,7 +54,7 @@ class Settings:
 
     params: SamplingParams
     stop: tuple[str, ...] = ()  # stop strings
-    processors: Sequence[Callable[[Any, Any], Any]] = ()  # transformers' logits processors, in order
+    special_tokens: Mapping[int, str] = field(default_factory=dict)  # by id, if stop strings name some
     grammar: Callable[[], Grammar] | None = None  # returns a new grammar matcher for one row
 
     def row_params(self, seed: int, max_new_tokens: int) -> SamplingParams:
@@ -69,20 +68,6 @@ class Settings:
             min_tokens=min(self.params.min_tokens, max_tokens),
             grammar=self.grammar() if self.grammar else None,
         )
-
-    @property
-    def processor(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """A function that applies all logits processors in order; None if there are none."""
-        if not self.processors:
-            return None
-
-        def process(history: Tensor, logits: Tensor) -> Tensor:  # (1, T) ids, (1, V) logits -> (1, V)
-            logits = logits.clone()  # processors may modify their argument in place
-            for processor in self.processors:
-                logits = processor(history, logits)
-            return logits
-
-        return process
 
 
 def resolve_settings(
@@ -115,6 +100,7 @@ def resolve_settings(
     ends = [*(() if ignore_eos else end_tokens(defaults, tokenizer)), *_special_tokens(strings, tokenizer)]
     found["stop"] = tuple(token for token in dict.fromkeys(ends) if vocab is None or token < vocab)
     params = SamplingParams(**found)
+    _check_supported(defaults, sampled=params.temperature > 0)
     _check_tokens("logit_bias", [token for token, _ in params.logit_bias], vocab)
     _check_tokens("bad_words", [token for word in params.bad_words for token in word], vocab)
     make_grammar = None
@@ -125,7 +111,7 @@ def resolve_settings(
     return Settings(
         params,
         strings,
-        processors(defaults, sampled=params.temperature > 0),
+        special_tokens(strings, tokenizer),
         make_grammar,
     )
 
@@ -140,13 +126,11 @@ def end_tokens(defaults: Any, tokenizer: Any) -> tuple[int, ...]:
     return tuple(int(end) for end in (ends if isinstance(ends, list | tuple) else [ends]))
 
 
-def processors(defaults: Any, *, sampled: bool) -> list[Callable[[Any, Any], Any]]:
-    """The logits processors for the checkpoint's generation_config; ValueError for unsupported settings.
+def _check_supported(defaults: Any, *, sampled: bool) -> None:
+    """ValueError for settings of the checkpoint's generation_config that are not supported.
 
     sampled: whether the temperature is above 0; some settings have no effect in greedy decoding.
     """
-    if defaults is None:
-        return []
     refused = UNSUPPORTED | (UNSUPPORTED_IN_SAMPLING if sampled else {})
     named = [name for name, off in refused.items() if getattr(defaults, name, None) not in (None, off)]
     if named:
@@ -154,11 +138,6 @@ def processors(defaults: Any, *, sampled: bool) -> list[Callable[[Any, Any], Any
             f"the model's generation_config sets {', '.join(named)}, which is not supported here: "
             "ignore its defaults with defaults=False (--no-defaults)"
         )
-    if not defaults.no_repeat_ngram_size:
-        return []
-    from transformers.generation.logits_process import NoRepeatNGramLogitsProcessor
-
-    return [NoRepeatNGramLogitsProcessor(defaults.no_repeat_ngram_size)]
 
 
 def _defaults(defaults: Any) -> dict[str, Any]:

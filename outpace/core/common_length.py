@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # sampling parameters are imported without torch
+    from torch import Tensor
 
 # The texts are compared in parts: first so many tokens, then parts that grow by this factor, up to the first
 # difference. The prefix cache compares hundreds of texts, most of which differ early.

@@ -88,13 +88,17 @@ def check_draft(draft: Draft, roots: Tensor, vocab: int, claims: Sequence[type[C
             f"the draft has {forest.num_rows} roots for a batch of {rows} rows: a row without a draft has "
             "its root alone"
         )
+    try:
+        row_of = forest.rows  # computed once per forest, and needed by every target
+    except ValueError as error:
+        raise ContractError(f"the draft is no tree, as {error}") from error
     if len(tokens) != len(forest):
         raise ContractError(
             f"the draft has {len(tokens)} tokens for the {len(forest)} nodes of its forest: each node has "
             "one, and the roots stand first"
         )
     if tokens.device.type == "cpu":
-        _check_tokens(tokens.tolist(), forest, roots, vocab)
+        _check_tokens(tokens.tolist(), row_of, roots, vocab)
     if tree.claim is not None:
         _check_claim(tree.claim, len(forest), vocab, claims)
     return draft
@@ -141,11 +145,11 @@ def check_verdict(verdict: Verdict, forest: Forest, vocab: int) -> Verdict:
     return verdict
 
 
-def _check_tokens(tokens: list[int], forest: Forest, roots: Tensor, vocab: int) -> None:
+def _check_tokens(tokens: list[int], row_of: Sequence[int], roots: Tensor, vocab: int) -> None:
     if not 0 <= min(tokens) <= max(tokens) < vocab:
         node = next(node for node, token in enumerate(tokens) if not 0 <= token < vocab)
         raise ContractError(
-            f"the draft of row {forest.rows[node]} has the token {tokens[node]}, which is outside of the "
+            f"the draft of row {row_of[node]} has the token {tokens[node]}, which is outside of the "
             f"target's vocabulary, 0 to {vocab - 1}"
         )
     rows, first = len(roots), roots.tolist()

@@ -15,6 +15,8 @@ from numbers import Real
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
+from outpace.core.repeated_ngrams import RepeatedNgrams
+
 if TYPE_CHECKING:  # the command line reads these parameters without importing torch
     from torch import Tensor
 
@@ -82,12 +84,17 @@ class SamplingParams:
     bad_words: tuple[tuple[int, ...], ...] = _parameter(
         (), "Sequences of token ids that must not be generated.", changes_logits=True
     )
+    no_repeat_ngram_size: int = _parameter(
+        0, "N-grams of this size occur once in prompt and text; 0: off.", minimum=0, changes_logits=True
+    )
     min_tokens: int = _parameter(
         0, "Number of new tokens before which stop tokens are excluded.", minimum=0, changes_logits=True
     )
     grammar: Grammar | None = _parameter(None, "Grammar that the new text follows.", changes_logits=True)
     # computed: whether any parameter that changes logits before temperature differs from its default
     changes_logits: bool = field(init=False, repr=False, compare=False)
+    # computed: the n-grams of the request's text; None without `no_repeat_ngram_size`
+    ngrams: RepeatedNgrams | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for parameter in PARAMETERS:
@@ -101,6 +108,8 @@ class SamplingParams:
         self._check_ranges()
         changed = (p.name for p in LOGIT_PARAMETERS if getattr(self, p.name) != p.default)
         object.__setattr__(self, "changes_logits", any(changed))
+        size = self.no_repeat_ngram_size
+        object.__setattr__(self, "ngrams", RepeatedNgrams(size) if size else None)
 
     def _check_ranges(self) -> None:
         if not 0 <= self.temperature < float("inf"):
@@ -115,6 +124,10 @@ class SamplingParams:
             raise ValueError(f"max_tokens is {self.max_tokens}; ask for at least one token")
         if self.top_k < 0:
             raise ValueError(f"top_k is {self.top_k}; use 0 for no limit or a positive number")
+        if self.no_repeat_ngram_size < 0:
+            raise ValueError(
+                f"no_repeat_ngram_size is {self.no_repeat_ngram_size}; use 0 for none or a number of tokens"
+            )
         if not 0 < self.repetition_penalty < float("inf"):
             raise ValueError(
                 f"repetition_penalty is {self.repetition_penalty}; use a positive number, 1 for none"

@@ -54,18 +54,24 @@ class Forest:
 
     @cached_property
     def rows(self) -> tuple[int, ...]:
-        """(N,) row of each node."""
+        """(N,) row of each node. ValueError if a node precedes its parent."""
         rows = list(range(self.num_rows))
-        for parent in self.parents[self.num_rows :]:
-            rows.append(rows[parent])
+        try:  # to compare each node with its parent would double the time
+            for parent in self.parents[self.num_rows :]:
+                rows.append(rows[parent])
+        except IndexError:
+            raise _disordered(len(rows), self.parents) from None
         return tuple(rows)
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """(N,) depth of each node; 0 for roots."""
+        """(N,) depth of each node; 0 for roots. ValueError if a node precedes its parent."""
         depths = [0] * self.num_rows
-        for parent in self.parents[self.num_rows :]:
-            depths.append(depths[parent] + 1)
+        try:
+            for parent in self.parents[self.num_rows :]:
+                depths.append(depths[parent] + 1)
+        except IndexError:
+            raise _disordered(len(depths), self.parents) from None
         return tuple(depths)
 
     @cached_property
@@ -131,9 +137,16 @@ class Forest:
 def _forest(parents: tuple[int, ...], num_rows: int) -> Forest:
     if any(parent != -1 for parent in parents[:num_rows]):
         raise ValueError(f"the first {num_rows} nodes are the roots and have parent -1")
-    if any(not 0 <= parent < node for node, parent in enumerate(parents) if node >= num_rows):
-        raise ValueError("a node comes after its parent")
+    for node, parent in enumerate(parents):
+        if node >= num_rows and not 0 <= parent < node:
+            raise _disordered(node, parents)
     return Forest(parents, num_rows)
+
+
+def _disordered(node: int, parents: Sequence[int]) -> ValueError:
+    return ValueError(
+        f"node {node} of the forest names parent {parents[node]}; a parent comes before its children"
+    )
 
 
 @lru_cache(maxsize=CACHED_FORESTS)

@@ -20,7 +20,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from outpace.api.methods import choose_method
 from outpace.api.model import Model, load
-from outpace.api.opener import ModelOpener
+from outpace.api.opener import ModelOpener, check_draft_lengths
 from outpace.core.context import Context
 from outpace.core.contracts import Recipe, Scores
 from outpace.core.sampling_params import SamplingParams
@@ -40,7 +40,12 @@ WARPERS = (
     (t.TypicalLogitsWarper, "mass", "typical_p"),
 )
 PLAIN = SamplingParams()
-PROCESSORS = (t.SequenceBiasLogitsProcessor, t.RepetitionPenaltyLogitsProcessor, t.NoBadWordsLogitsProcessor)
+PROCESSORS = (
+    t.SequenceBiasLogitsProcessor,
+    t.RepetitionPenaltyLogitsProcessor,
+    t.NoRepeatNGramLogitsProcessor,
+    t.NoBadWordsLogitsProcessor,
+)
 
 
 def hf(
@@ -121,6 +126,7 @@ class Decoder:
         device = str(target.device)
         opener = ModelOpener(Model(type(model).__name__, target), lambda name: self._load(name, device))
         options = configure(self.recipe, target, self.options, opener)
+        check_draft_lengths(options, max(counts) + max_tokens, setting="max_new_tokens")
         session = Session(
             self.recipe(target, **options),
             rows.prompts,
@@ -224,6 +230,8 @@ def _settings(processors: Sequence[Any]) -> dict[str, Any] | None:
             if isinstance(processor.prompt_ignore_length, int):
                 return None
             found["repetition_penalty"] = processor.penalty
+        elif isinstance(processor, t.NoRepeatNGramLogitsProcessor):
+            found["no_repeat_ngram_size"] = processor.ngram_size
         elif isinstance(processor, t.NoBadWordsLogitsProcessor):
             found["bad_words"] = tuple(processor.sequence_bias)
         elif all(len(word) == 1 for word in processor.sequence_bias):

@@ -39,7 +39,8 @@ class AtMostOnce:
 
 def options(vocab: int) -> dict[str, dict[str, Any]]:
     """Name of each parameter -> its keyword argument, at a value that changes the distribution over three or
-    four tokens, while all of them together still leave several continuations."""
+    four tokens, while all of them together still leave several continuations. `no_repeat_ngram_size` is not
+    among them: with the grammar and the bad words it leaves none."""
     return {
         "temperature": {"temperature": 0.7},
         "top_k": {"top_k": vocab - 1},

@@ -1,9 +1,9 @@
 """Sampling parameters that change logits before temperature: bias, penalties, bad words, min_tokens, grammar.
 
 The logits at a node of a draft tree are changed as in plain decoding with the node's history: the row's
-tokens and the path to the node. Bias, repetition penalty and bad words are defined as in transformers and
-applied in its order; presence and frequency penalties (on generated tokens only) and min_tokens are defined
-as in vLLM. The penalties are applied after the repetition penalty.
+tokens and the path to the node. Bias, repetition penalty, repeated n-grams and bad words are defined as in
+transformers and applied in its order; presence and frequency penalties (on generated tokens only) and
+min_tokens are defined as in vLLM. The penalties are applied after the repetition penalty.
 
 Letters: M nodes, V vocabulary size, T tokens of a row, G generated tokens of a row, P path tokens of all
 nodes.
@@ -11,7 +11,7 @@ nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import torch
@@ -74,6 +74,8 @@ class Adjuster:
             new = self._new(row)
             new = counts.nonzero()[:, 0] if _is_long(new, logits) else new.to(device)
             _count_penalties(logits, new, counts, at, again, params)
+        if params.ngrams is not None:
+            _forbid_repeated(logits, params.ngrams.after(tokens, paths))
         if params.bad_words:
             _forbid_words(logits, tokens, paths, params)
         if params.grammar is not None:
@@ -157,6 +159,16 @@ def _count_penalties(
     along = logits[at] - frequency * times - presence
     logits.scatter_(1, new.expand(len(logits), -1), before)
     logits[at] = along
+
+
+def _forbid_repeated(logits: Tensor, tokens: Iterable[Sequence[int]]) -> None:
+    """Set to -inf the logits of these tokens of each node; in place."""
+    nodes: list[int] = []
+    ends: list[int] = []
+    for node, found in enumerate(tokens):
+        nodes += [node] * len(found)
+        ends += found
+    logits[nodes, ends] = NEVER
 
 
 def _forbid_words(

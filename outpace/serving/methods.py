@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outpace.api.methods import DRAFTS, choose_method
 from outpace.api.model import Model
-from outpace.api.opener import ModelOpener
+from outpace.api.opener import ModelOpener, draft_lengths
 from outpace.core.contracts import Guarantee, Parts, Recipe
-from outpace.models.hf.target import HFTarget
 from outpace.recipes import configure, resolve_recipe
 
 
@@ -36,7 +35,7 @@ def open_methods(
         recipe, chosen = choose_method(recipe, shared | dict(given), model.name)
         values = configure(recipe, model.target, _own(recipe, chosen), ModelOpener(model))
         found[recipe.name] = recipe(model.target, **values)
-        limits += [each.max_length for each in _models(values)]
+        limits += [limit for _, limit in draft_lengths(values)]
     lossy = [name for name, parts in found.items() if parts.guarantee is Guarantee.LOSSY]
     if lossy and len(found) > 1:
         raise ValueError(f"{lossy[0]} is LOSSY, so other methods would give its texts: serve it alone")
@@ -52,10 +51,3 @@ def open_methods(
 def _own(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options without drafts that the recipe does not take."""
     return {name: value for name, value in options.items() if name in recipe.options or name not in DRAFTS}
-
-
-def _models(options: Mapping[str, Any]) -> Iterator[HFTarget]:
-    for value in options.values():
-        yield from (
-            each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, HFTarget)
-        )

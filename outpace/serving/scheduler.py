@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from outpace.decode import PROMPT_TOKENS, Session, speculative_steps
 from outpace.drafters.compose.guarded import GuardedDrafter
 from outpace.drafters.compose.routed import routed
 from outpace.drafters.lookup.prediction import PredictionDrafter
-from outpace.sampling.target_probs import LazyTargetProbs, Processor
+from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.serving.request import Event, Failed, Finished, GenerationRequest
 
 DRAFT_MARGIN = 64  # cache positions reckoned for each row's next draft when memory is planned
@@ -64,7 +63,6 @@ class Scheduler:
         self,
         methods: Mapping[str, Parts],  # by name; a request uses the first unless it names another
         *,
-        processor: Processor | None = None,  # changes the logits of all requests, before their settings
         max_rows: int = 16,  # most requests that are decoded at the same time
         drafts: Sequence[Target] = (),  # the methods' draft models
         kv_bytes: int | None = None,  # memory for the KV caches of target and drafts; None: no limit
@@ -78,12 +76,11 @@ class Scheduler:
         parts, self._routes = routed(methods)
         guarded = GuardedDrafter(self._routes, parts.target.vocab, self._drafter_failed)
         self._predicted = PredictionDrafter(guarded)
-        self._target_probs = partial(LazyTargetProbs, processor=processor)
         self._session = Session(
             replace(parts, drafter=self._predicted),
             (),
             (),
-            self._target_probs,
+            LazyTargetProbs,
             done=lambda slot, text: self.running[slot].output.stops(text),
             prompt_tokens=prompt_tokens,
         )
@@ -207,7 +204,7 @@ class Scheduler:
             step,
             row,
             ticket.state.text(),
-            lambda: self._target_probs(step.scores, step.draft.tree, step.ctx),
+            lambda: LazyTargetProbs(step.scores, step.draft.tree, step.ctx),
             finished=slot not in self._session.rows,
             predicted=self._predicted.drafted[slot] if ticket.request.prediction else None,
         )

@@ -8,6 +8,8 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     DynamicCache,
+    GPT2Config,
+    GPT2LMHeadModel,
     MaxTimeCriteria,
     StopStringCriteria,
     TextStreamer,
@@ -184,19 +186,17 @@ def test_processors_become_settings_that_drafters_follow():
     heat, few, least = t.TemperatureLogitsWarper(0.5), t.TopKLogitsWarper(5), t.MinPLogitsWarper(0.1)
     typical, again = t.TypicalLogitsWarper(0.9), t.RepetitionPenaltyLogitsProcessor(1.2)
     bias, words = t.SequenceBiasLogitsProcessor([[[3], 1.5]]), t.NoBadWordsLogitsProcessor([[4], [5, 6]])
+    once = t.NoRepeatNGramLogitsProcessor(3)
     pairs = t.SequenceBiasLogitsProcessor([[[3, 4], 1.5]])
 
     def found(*processors, **options):
         converted = ConvertedProcessors.of(processors, 1, sampled=True, **options)
         return converted.params, converted.processors
 
-    params, left = found(bias, again, words, heat, few, least, typical)
+    params, left = found(bias, again, once, words, heat, few, least, typical)
     assert (params.temperature, params.top_k, params.min_p, params.typical_p, left) == (0.5, 5, 0.1, 0.9, ())
-    assert (params.logit_bias, params.repetition_penalty, params.bad_words) == (
-        ((3, 1.5),),
-        1.2,
-        ((4,), (5, 6)),
-    )
+    assert (params.logit_bias, params.repetition_penalty) == (((3, 1.5),), 1.2)
+    assert (params.bad_words, params.no_repeat_ngram_size) == (((4,), (5, 6)), 3)
     params, left = found(few, heat)  # another order is another distribution
     assert (params.temperature, params.top_k, left) == (0.5, 0, (few,))
     assert found(again, bias)[1] == (again, bias)
@@ -267,6 +267,23 @@ def test_drafts_may_be_folders(model, tiny, one, monkeypatch):
     decode = outpace.hf("specinfer", drafts=f"{tiny.draft},{tiny.draft}", widths="2,1")
     settings = {**one, "max_new_tokens": 8, "do_sample": False}
     assert torch.equal(model.generate(**settings, custom_generate=decode), model.generate(**settings))
+
+
+def test_a_draft_that_reads_less_far_is_refused_only_where_it_matters(model):
+    """GPT-2 has learnt position embeddings: there are none beyond its maximum length."""
+    config = GPT2Config(vocab_size=320, n_positions=16, n_embd=8, n_layer=1, n_head=1)
+    short = GPT2LMHeadModel(config).to(torch.float64).eval()
+    decode = outpace.hf("speculative-sampling", draft=short)
+    settings = {"input_ids": torch.arange(5, 15)[None], "do_sample": False}
+    texts = [
+        model.generate(**settings, max_new_tokens=6, **given) for given in ({}, {"custom_generate": decode})
+    ]
+    assert torch.equal(*texts)
+    with pytest.raises(
+        ValueError,
+        match=r"draft model reads at most 16 tokens, but prompt and answer may have 24: .*\(max_new_tokens\)",
+    ):
+        model.generate(**settings, max_new_tokens=14, custom_generate=decode)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerFast
 
 from outpace.api.detokenizer import INCOMPLETE, Detokenizer
+from outpace.api.stop_strings import special_tokens
 
 WORDS = "naïve 🎉👩‍👩‍👧 日本語のテキスト end"
 
@@ -98,6 +101,45 @@ def test_what_a_stop_string_may_begin_with_is_held_back(words):
     assert detokenizer.piece() == "re"
     detokenizer.push(words(" a")["input_ids"])
     assert detokenizer.piece() == "turn a"
+
+
+def marked(tokenizers) -> tuple[PreTrainedTokenizerFast, dict[int, str]]:
+    """A tokenizer with special tokens, one of which has no name of its own, and these tokens."""
+    words = tokenizers.byte_level()
+    words.add_tokens([AddedToken("<turn>", special=True), AddedToken("<tool>")])
+    found = special_tokens(["<turn>\n"], words)
+    assert found == {words.eos_token_id: "<end>", words.convert_tokens_to_ids("<turn>"): "<turn>"}
+    return words, found
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+@pytest.mark.parametrize(
+    ("stop", "text", "shown", "stopped"),
+    [
+        (["<turn>\n"], "add<turn>\ndef", "add", "<turn>\n"),
+        (["<turn>\n"], "add\n<turn>def<turn>\n", "add\ndef", "<turn>\n"),
+        (["add<turn>\n"], "x add<turn>\ndef", "x ", "add<turn>\n"),
+        (["<end><turn>"], "x<turn><end>y<end><turn>z", "xy", "<end><turn>"),
+        (["d<end>\n<turn>"], "add<end>\n<turn>", "ad", "d<end>\n<turn>"),
+        (["y", "d<end>\n"], "add<end>\ny", "ad", "d<end>\n"),
+        (["<tool>\n"], "add<turn><tool>\n", "add", "<tool>\n"),  # no special token
+        (["d\n", "<end>\nx"], "add<turn>\n", "ad", "d\n"),  # a string that names none
+        (["<turn>\n"], "add<tool>\n<turn>", "add<tool>\n", None),
+        (["<turn>\n"], "add<turn><end>\n", "add\n", None),
+        (["<turn>\nx"], "add<turn>\ndef", "add\ndef", None),
+    ],
+)
+def test_stop_strings_may_name_special_tokens_beside_other_text(tokenizers, stop, text, shown, stopped, size):
+    words, special = marked(tokenizers)
+    detokenizer = Detokenizer(words, [], stop, 0, special)
+    pieces = written(detokenizer, words(text)["input_ids"], size)
+    assert "".join(pieces) == detokenizer.text == shown and detokenizer.stopped == stopped
+
+
+def test_no_special_tokens_are_looked_for_unless_a_stop_string_names_one_beside_other_text(tokenizers):
+    words, _ = marked(tokenizers)
+    assert not special_tokens(["<turn>", "<tool>\n", "turn", "é"], words)
+    assert not special_tokens(["<turn>\n"], None)
 
 
 def test_only_tokens_up_to_the_end_of_the_stop_string_count(words):

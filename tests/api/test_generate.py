@@ -338,6 +338,18 @@ def test_a_special_token_given_as_stop_string_ends_the_text(loaded, plain):
     assert result.finish_reason == "stop" and added not in result.text
 
 
+def test_a_stop_string_with_a_special_token_ends_the_text(loaded, plain):
+    target, draft = loaded
+    prompt = target.tokenizer("def add(a, b):")["input_ids"]
+    usual = plain("def add(a, b):", max_new_tokens=24)
+    words = copy.deepcopy(target.tokenizer)
+    words.add_special_tokens({"additional_special_tokens": [words.decode(usual[17])]})
+    stop = words.decode(usual[16:19])
+    result = outpace.generate(target, prompt, draft=draft, max_tokens=24, stop=stop, tokenizer=words)[0]
+    assert result.tokens == usual[:19] and result.stop_reason == stop == "Zbw"
+    assert result.text == words.decode(usual[:16], skip_special_tokens=True)
+
+
 def test_a_tokenizer_that_is_given_replaces_the_models_own(loaded, tokenizers):
     target, words = loaded[0], tokenizers.byte_level(300)
     assert prepare(target, "def", "prompt-lookup", tokenizer=words).prompts == [words("def")["input_ids"]]
@@ -367,6 +379,10 @@ def test_models_that_are_no_name_and_wrapped_models(tiny):
     module = torch.nn.Sequential(torch.nn.Linear(2, 2))
     with pytest.raises(ValueError, match=r"^Sequential\( \(0\): Linear.* \(Sequential\) is not a model"):
         outpace.generate(module, "def", "prompt-lookup")
+    wrapped = torch.nn.Module()
+    wrapped._orig_mod = module  # as torch.compile does, which takes two seconds to import
+    with pytest.raises(ValueError, match=r"for torch.compile: give .* model._orig_mod, or .* compile=True"):
+        outpace.generate(wrapped, "def", "prompt-lookup")
 
 
 def test_another_default_device_is_refused(loaded):

@@ -18,6 +18,7 @@ SETTINGS = [
     {"logit_bias": {40: 3.0, "50": -float("inf")}},
     {"bad_words": ["self", [75], [212, 75]]},
     {"min_tokens": 12, "ignore_eos": False},
+    {"no_repeat_ngram_size": 2},
     {"repetition_penalty": 1.2, "presence_penalty": 0.4, "logit_bias": {40: 2.0}, "min_tokens": 9},
 ]
 

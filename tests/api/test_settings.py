@@ -58,6 +58,7 @@ def test_the_tokenizer_knows_the_end_where_the_checkpoint_does_not():
         ({"bad_words_ids": [[3], [1, 2]]}, {"bad_words": ((3,), (1, 2))}),
         ({"suppress_tokens": [3]}, {"logit_bias": ((3, float("-inf")),)}),
         ({"min_new_tokens": 4}, {"min_tokens": 4}),
+        ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
         ({"do_sample": True, "min_p": 0.1}, {"min_p": 0.1}),
         ({"do_sample": True, "typical_p": 0.9}, {"typical_p": 0.9}),
     ],
@@ -65,10 +66,6 @@ def test_the_tokenizer_knows_the_end_where_the_checkpoint_does_not():
 def test_what_changes_the_distribution_and_can_be_applied_is_applied(settings, found):
     params = resolve(GenerationConfig(**settings), None).params
     assert {name: getattr(params, name) for name in found} == found
-
-
-def test_n_grams_that_must_not_come_again_stay_a_processor():
-    assert len(resolve(GenerationConfig(no_repeat_ngram_size=2), None).processors) == 1
 
 
 def test_the_caller_overrides_the_checkpoint_setting_by_setting():

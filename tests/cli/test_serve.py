@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,15 @@ def test_help_fits_a_screen(outpace_: Any) -> None:
     lines = command.get_help(context).splitlines()
     assert len(lines) <= 40 and max(map(len, lines)) <= 100
     assert "--max-ngram" in outpace_("serve", "--method", "prompt-lookup", "--help").stdout
+
+
+def test_the_page_of_the_server_names_its_options() -> None:
+    """Those that it does not share with `outpace generate`, which have pages of their own."""
+    commands = typer.main.get_group(app).commands
+    own, shared = ({each.opts[-1] for each in commands[name].params} for name in ("serve", "generate"))
+    page = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    missing = {option for option in own - shared if option[:2] == "--" and f"`{option}" not in page}
+    assert not missing
 
 
 def test_the_start_names_model_methods_and_address(started: Any, tiny: Any) -> None:

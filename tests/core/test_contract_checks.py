@@ -82,6 +82,10 @@ def with_tokens(change: Any) -> Drafting:
             Drafting(lambda tree: Draft(TokenTree(tree.tokens[:2], Forest.chain((1,))))),
             "1 roots for a batch of 2 rows",
         ),
+        (
+            Drafting(lambda tree: Draft(replace(tree, forest=Forest((-1, -1, 3, 0, 1, 4), 2)))),
+            "the draft is no tree, as node 2 of the forest names parent 3; a parent comes before",
+        ),
     ],
 )
 def test_a_faulty_draft_is_refused(drafter: Drafter, message: str):

@@ -41,6 +41,12 @@ def test_a_node_comes_after_its_parent_and_roots_first(parents: tuple[int, ...])
         Forest.of(parents, 1)
 
 
+@pytest.mark.parametrize("name", ["rows", "depths", "local", "nodes"])
+def test_a_forest_that_was_not_checked_names_the_node_before_its_parent(name: str) -> None:
+    with pytest.raises(ValueError, match="node 2 of the forest names parent 3; a parent comes before"):
+        getattr(Forest((-1, 0, 3, 0), 1), name)
+
+
 def test_match_goes_as_deep_as_any_repeated_token_allows() -> None:
     # 0 -> 1, 0 -> 2 with the same token; only 2 has a child
     tree = TokenTree(torch.tensor([9, 4, 4, 5]), Forest.of((-1, 0, 0, 2), 1))

@@ -14,6 +14,7 @@ from transformers import (
     MinNewTokensLengthLogitsProcessor,
     MinPLogitsWarper,
     NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
     TemperatureLogitsWarper,
@@ -64,6 +65,7 @@ SETTINGS: dict[str, tuple[dict[str, object], Callable[[int], Processor]]] = {
     "repetition_penalty": ({"repetition_penalty": 1.3}, lambda _: RepetitionPenaltyLogitsProcessor(1.3)),
     "presence_penalty": ({"presence_penalty": 0.7}, lambda prompt: Counted(prompt, 0.7, 0)),
     "frequency_penalty": ({"frequency_penalty": -0.4}, lambda prompt: Counted(prompt, 0, -0.4)),
+    "no_repeat_ngram_size": ({"no_repeat_ngram_size": 2}, lambda _: NoRepeatNGramLogitsProcessor(2)),
     "bad_words": (
         {"bad_words": WORDS},
         lambda _: NoBadWordsLogitsProcessor([list(word) for word in WORDS], list(STOP)),

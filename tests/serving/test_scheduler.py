@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -159,6 +159,63 @@ def test_a_drafter_that_raises_ends_the_drafts_of_one_request_only(caplog: pytes
         steps.append([client.result.statistics.num_steps for client in clients])
     assert scheduler.num_drafter_errors == 1 and "broken" in caplog.text
     assert steps[1][0] > steps[0][0] and steps[1][1:] == steps[0][1:]
+
+
+class Unreleasable(DraftModel):
+    """A draft model that raises, once or always, when a request that begins with token 0 is released."""
+
+    def __init__(self, *, once: bool) -> None:
+        super().__init__(TableTarget(VOCAB, seed=2, order=1))  # `DRAFT`, but other tests count its memory
+        self._once, self._held = once, set[int]()
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        pairs = zip(ctx.slots, ctx.tokens, strict=True)
+        self._held.update(slot for slot, tokens in pairs if int(tokens[0]) == 0)
+        return super().propose(ctx, plan)
+
+    def release(self, slots: Sequence[int]) -> None:
+        if held := self._held.intersection(slots):
+            self._held -= held if self._once else set()
+            raise RuntimeError("broken")
+        super().release(slots)
+
+
+class Released(NoDraft):
+    """Records the slots that are released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots: list[int] = []
+
+    def release(self, slots: Sequence[int]) -> None:
+        self.slots += slots
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("once", [True, False])
+def test_a_failing_release_ends_no_request(
+    once: bool, cancelled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Released()
+    parts = {
+        "model": Parts(TARGET, Unreleasable(once=once), Rejection(), Fixed(3)),
+        "other": Parts(TARGET, other, Rejection(), Fixed(0)),
+    }
+    scheduler = Scheduler(parts, max_rows=2)
+    bad = Client(scheduler, request([0, 3], max_tokens=12))
+    good = [Client(scheduler, request([begin, 3], max_tokens=40)) for begin in (1, 2)]
+    for _ in range(2):
+        scheduler.step()
+    if cancelled:
+        scheduler.cancel(bad.ticket)
+    run(scheduler)
+    assert bad.result.finish_reason == (None if cancelled else "length")
+    assert "broken" in caplog.text and scheduler.num_drafter_errors >= 1 and 0 in other.slots
+    for client in good:
+        assert client.tokens == alone(client.request)
+    # the last joins in the slot of the first: without drafts where that is not released
+    num_steps = [client.result.statistics.num_steps for client in good]
+    assert num_steps[0] < 40 and (num_steps[1] < 40) == once
 
 
 def test_any_other_exception_fails_what_is_being_decoded_and_the_next_request_goes_on(

@@ -84,6 +84,7 @@ class MethodContender:
     single: bool = False
     clock: Callable[[], float] = perf_counter
     build: Callable[[], Parts] | None = None  # builds new parts; None: the parts learn nothing
+    max_length: int | None = None  # tokens of prompt and output that its draft models read; None: no limit
 
     @property
     def precision(self) -> str:

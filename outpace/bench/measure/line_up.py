@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from outpace.api.opener import draft_lengths
 from outpace.bench.measure import synthetic
 from outpace.bench.measure.contender import EAGER, Contender, MethodContender
 from outpace.bench.measure.method_names import PLAIN, with_draft
@@ -80,7 +81,12 @@ def method_contenders(
             if option.default is not option.empty
         }
         found[method.label] = MethodContender(
-            method.label, recipe.name, parts, {**defaults, **method.options}, build=build
+            method.label,
+            recipe.name,
+            parts,
+            {**defaults, **method.options},
+            build=build,
+            max_length=min((limit for _, limit in draft_lengths(arguments)), default=None),
         )
         needed = next((given[name] for name in ("draft", "drafts") if isinstance(given.get(name), str)), None)
         plain = {

@@ -154,7 +154,7 @@ class BenchModels:
         optional: Container[str] = (),  # labels of methods that are left out if they cannot be built
     ) -> Measurement:
         """Encode the prompts and build a contender for every method and peer. ValueError if no prompt fits
-        the target's maximum length, and if all methods are left out."""
+        the maximum length of target and drafts, and if all methods are left out."""
         failed: dict[str, str] = {}
         made = [
             method_contenders(
@@ -180,7 +180,8 @@ class BenchModels:
         ]
         stop = () if ignore_eos else end_tokens(self.model.defaults, self.model.tokenizer)
         sampling = replace(sampling, stop=stop)
-        max_length = self.model.max_length
+        limits = [self.model.max_length, *(each.max_length for each in ours)]
+        max_length = min((limit for limit in limits if limit is not None), default=None)
         prompts, left_out = encode_prompts(
             items, self.model.tokenizer, ours[0], sampling, max_length=max_length
         )

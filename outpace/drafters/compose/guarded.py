@@ -14,7 +14,9 @@ from outpace.drafters.compose.rows import context_of_rows, joined_rows, plan_of_
 
 class GuardedDrafter:
     """Implementation of core.contracts.Drafter: another drafter, and no drafts for requests for which that
-    raises an exception or drafts what breaks its contract, from that step until they end.
+    raises an exception or drafts what breaks its contract, from that step until they end. Nor are there in a
+    slot whose release raises one, until a release of it succeeds, which sessions call again before the next
+    request: what the drafter still holds of one request must not reach another.
 
     An exception that depends on the tokens drawn in a draft, not on the text alone, makes that one step
     inexact: the drafts without it are no longer drawn from q.
@@ -74,5 +76,13 @@ class GuardedDrafter:
             self._on_error(None, error)
 
     def release(self, slots: Sequence[int]) -> None:
-        self._failed.difference_update(slots)
-        self._drafter.release(slots)
+        try:
+            self._drafter.release(slots)
+        except Exception as error:
+            if len(slots) > 1:
+                for slot in slots:  # one at a time, to find those that fail
+                    self.release([slot])
+            elif slots:
+                self._fail(slots[0], error)
+        else:
+            self._failed.difference_update(slots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from outpace.core.claim import Claim
@@ -63,12 +64,13 @@ class RoutedDrafter:
             parts.controller.observe(own)
 
     def release(self, slots: Sequence[int]) -> None:
-        for parts in self._methods.values():
-            parts.drafter.release(slots)
-            parts.controller.release(slots)
         for slot in slots:
             self._chosen.pop(slot, None)
             self._max_depth.pop(slot, None)
+        with ExitStack() as stack:  # calls all of them, also where one raises
+            for parts in self._methods.values():
+                stack.callback(parts.drafter.release, slots)
+                stack.callback(parts.controller.release, slots)
 
     def _groups(self, slots: Sequence[int]) -> dict[str, list[int]]:
         """Method -> the rows that use it, for the methods that any row uses."""

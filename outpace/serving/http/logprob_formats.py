@@ -10,6 +10,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Any
 
+from outpace.api.detokenizer import CHARACTER, Detokenizer
 from outpace.api.logprobs import LOWEST, Logprob, token_text
 from outpace.models.vocabulary import Vocabulary
 
@@ -18,23 +19,24 @@ class TokenBytes:
     """The bytes of each token of a vocabulary."""
 
     def __init__(self, tokenizer: Any, vocab: int) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
+        self.add_up = True  # whether the bytes of tokens add up to a text; unknown for slow tokenizers
         try:
             self._pieces = Vocabulary.of(tokenizer, vocab).pieces
-        except ValueError:  # tokens that do not add up to a text
-            self._pieces = (None,) * vocab
+        except ValueError:
+            self._pieces, self.add_up = (None,) * vocab, False
 
     def __call__(self, token: int) -> bytes:
         """The bytes of this token; those of its name for special tokens."""
         piece = self._pieces[token]
-        return token_text(self._tokenizer, token).encode() if piece is None else piece
+        return token_text(self.tokenizer, token).encode() if piece is None else piece
 
     def in_text(self, token: int) -> bytes:
         """The bytes of this token in a text: special tokens have none."""
         piece = self._pieces[token]
         if piece is not None:
             return piece
-        return token_text(self._tokenizer, token, skip_special_tokens=True).encode()
+        return token_text(self.tokenizer, token, skip_special_tokens=True).encode()
 
 
 def chat_logprobs(found: Sequence[Logprob], bytes_of: TokenBytes) -> list[dict[str, Any]]:
@@ -55,16 +57,22 @@ class TextPlaces:
     """Where the tokens of one text are in it, in characters. A token that ends within a character begins
     where that character does, as do the tokens that go on with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_of: TokenBytes, prompt: Sequence[int]) -> None:
+        self._bytes_of, self._offset = bytes_of, 0
+        self._detokenizer = None if bytes_of.add_up else Detokenizer(bytes_of.tokenizer, prompt)
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._offset = 0
+        for token in prompt[-CHARACTER:]:  # the text goes on with a character that they begin
+            self._decoder.decode(bytes_of.in_text(token))
 
-    def __call__(self, spelt: bytes) -> tuple[int, int]:
-        """The offset of the next token, which has these bytes in the text, and the number of characters that
-        are complete with it."""
-        offset, size = self._offset, len(self._decoder.decode(spelt))
-        self._offset += size
-        return offset, size
+    def __call__(self, token: int) -> tuple[int, int]:
+        """The offset of the next token, and the number of characters that are complete with it."""
+        offset = self._offset
+        if self._detokenizer is None:
+            self._offset += len(self._decoder.decode(self._bytes_of.in_text(token)))
+        else:
+            self._detokenizer.push([token])
+            self._offset = len(self._detokenizer.text)
+        return offset, self._offset - offset
 
 
 def completion_logprobs(
@@ -78,7 +86,7 @@ def completion_logprobs(
         "top_logprobs": [
             {_word(bytes_of(each.token)): max(each.raw, LOWEST) for each in (*own.top, own)} for own in found
         ],
-        "text_offset": [place_of(bytes_of.in_text(each.token))[0] for each in found],
+        "text_offset": [place_of(each.token)[0] for each in found],
     }
 
 

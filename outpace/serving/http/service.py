@@ -60,9 +60,9 @@ class Service:
         self._defaults = model.defaults if use_defaults else None
         self.bytes_of = TokenBytes(self.tokenizer, self.vocab)
         self.metrics = Metrics(name)
+        resolve_settings({"temperature": 1.0}, self._defaults)  # refuses settings that are not supported
         scheduler = Scheduler(
             methods,
-            processor=resolve_settings({"temperature": 1.0}, self._defaults).processor,
             max_rows=max_rows,
             drafts=[each.target for each in model.drafts.values()]
             + [each.model for each in model.heads.values() if each.model is not None],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -30,6 +31,7 @@ from outpace.recipes._option_kinds import FunctionOpener, kind_of
 from outpace.recipes.base.speculative_sampling import speculative_sampling
 from outpace.recipes.control.multilingual_drafter import multilingual_drafter
 from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.serving.methods import open_methods
 from outpace.zoo import path
 from tests.controllers.test_bandits import context
 from tests.recipes.counting_model import counting
@@ -214,3 +216,14 @@ def test_unsuited_specialists_are_refused(tmp_path: Path) -> None:
     assert [each.model for each in found.each] == [draft, draft]
     with pytest.raises(ValueError, match="use 1 or more"):
         multilingual_drafter(target, draft=draft, depth=0)
+
+
+def test_a_specialist_limits_the_length_of_a_servers_texts(loaded: Any, tiny: Any, tmp_path: Path) -> None:
+    target, draft = loaded
+    folder = shutil.copytree(tiny.draft, tmp_path / "short")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 32}))
+    PromptProfile.learned([[5, 6, 7], [5, 6]], target.target.vocab).save(folder)
+    options = {"draft": draft, "specialists": str(folder)}
+    assert open_methods(target, multilingual_drafter, options)[1] == 32
+    assert open_methods(target, speculative_sampling, {"draft": draft})[1] == 256

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from itertools import zip_longest
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import ByT5Tokenizer
 
 import outpace
+from outpace.api.logprobs import Logprob
 
 CODE = "def add(a, b):"
 
@@ -124,15 +127,26 @@ def test_tokens_of_one_character_begin_at_the_same_offset() -> None:
     pytest.importorskip("fastapi")
     from outpace.serving.http.logprob_formats import TextPlaces
 
-    place_of = TextPlaces()
-    assert [place_of(each)[0] for each in (b"a", b"\xe2", b"\x82", b"\xac\xe2", b"\x82\xac", b"b")] == [
-        0,
-        1,
-        1,
-        1,
-        2,
-        3,
-    ]
+    pieces = (b"a", b"\xe2", b"\x82", b"\xac\xe2", b"\x82\xac", b"b")
+    bytes_of: Any = SimpleNamespace(add_up=True, in_text=pieces.__getitem__)
+    for num_prompt, offsets in ((0, [0, 1, 1, 1, 2, 3]), (2, [0, 0, 1, 2])):
+        place_of = TextPlaces(bytes_of, range(num_prompt))  # the second prompt ends within a character
+        assert [place_of(token)[0] for token in range(num_prompt, 6)] == offsets
+
+
+@pytest.mark.parametrize("num_prompt", [0, 1, 2, 3])
+def test_offsets_of_a_slow_tokenizer_count_the_characters_of_the_text(num_prompt: int) -> None:
+    """It has no bytes by which its tokens are known, and decodes a part of a character to nothing."""
+    pytest.importorskip("fastapi")
+    from outpace.serving.http.logprob_formats import TextPlaces, TokenBytes, completion_logprobs
+
+    words = ByT5Tokenizer()
+    tokens = words("a€é\U0001f389b", add_special_tokens=False)["input_ids"] + [words.eos_token_id] * 2
+    bytes_of = TokenBytes(words, len(words))
+    place_of = TextPlaces(bytes_of, tokens[:num_prompt])
+    found = completion_logprobs([Logprob(each, 0.0, 0.0) for each in tokens[num_prompt:]], bytes_of, place_of)
+    offsets = [0, 1, 1, 1, 2, 2, 3, 3, 3, 3, 4, 5, 5]  # in the text of all tokens
+    assert found["text_offset"] == [max(0, each - (num_prompt > 0)) for each in offsets[num_prompt:]]
 
 
 def test_a_stream_of_several_prompts_has_the_log_probabilities_and_counts_of_each(client: Any) -> None:

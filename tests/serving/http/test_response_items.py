@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from outpace.serving.http.logprob_formats import TextPlaces
@@ -12,8 +15,9 @@ CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 
 
 def placed(tokens: list[bytes]) -> list[PlacedLogprob]:
-    place = TextPlaces()
-    return [PlacedLogprob({"token": index}, *place(token)) for index, token in enumerate(tokens)]
+    bytes_of: Any = SimpleNamespace(add_up=True, in_text=tokens.__getitem__)
+    place_of = TextPlaces(bytes_of, ())
+    return [PlacedLogprob({"token": index}, *place_of(index)) for index in range(len(tokens))]
 
 
 def streamed(parser: OutputParser, tokens: list[bytes], text: str, size: int) -> ResponseItems:

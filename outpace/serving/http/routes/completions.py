@@ -69,6 +69,7 @@ class _Answer:
         echoes: Sequence[str],  # the text that precedes each sample
     ) -> None:
         self._service, self._body, self._echoes = service, body, echoes
+        self._places = [TextPlaces(service.bytes_of, request.prompt) for request in requests]
         num_samples = body.n or 1
         self._num_prompt_tokens = sum(len(request.prompt) for request in requests[::num_samples])
         self._head = {
@@ -84,7 +85,7 @@ class _Answer:
             {
                 "index": index,
                 "text": echo + result.text,
-                "logprobs": self._logprobs(result, TextPlaces()),
+                "logprobs": self._logprobs(result, self._places[index]),
                 "finish_reason": result.finish_reason,
             }
             for index, (result, echo) in enumerate(zip(results, self._echoes, strict=True))
@@ -94,7 +95,6 @@ class _Answer:
     async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
         """The response as events: a chunk per piece of text."""
         results: list[Result] = []
-        places = [TextPlaces() for _ in self._echoes]  # by sample
         usage_of_chunks = {"usage": None} if self._body.include_usage else {}
 
         def chunk(index: int, text: str, logprobs: Any = None, reason: str | None = None) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class _Answer:
                         last |= metrics(self._body, results)
                     yield event(last)
                 elif isinstance(each, Piece) and (each.text or each.logprobs):
-                    yield event(chunk(index, each.text, self._logprobs(each, places[index])))
+                    yield event(chunk(index, each.text, self._logprobs(each, self._places[index])))
             if self._body.include_usage:
                 yield event(self._head | {"choices": []} | self._counts(results))
         except ApiError as error:

@@ -77,7 +77,8 @@ class _Answer:
     ) -> None:
         self._service, self._body, self._parser = service, body, parser
         self._num_prompt_tokens = len(requests[0].prompt)
-        self._items, self._place = ResponseItems(), TextPlaces()
+        self._items = ResponseItems()
+        self._place_of = TextPlaces(service.bytes_of, requests[0].prompt)
         given = body.model_dump(mode="json", by_alias=True, exclude_none=True)
         self._head = {
             "id": f"resp_{uuid.uuid4().hex}",
@@ -159,9 +160,9 @@ class _Answer:
 
     def _logprobs(self, output: Result | Piece) -> list[PlacedLogprob]:
         """Those of the next tokens."""
-        found, bytes_of = output.logprobs or (), self._service.bytes_of
-        entries = zip(chat_logprobs(found, bytes_of), found, strict=True)
-        return [PlacedLogprob(entry, *self._place(bytes_of.in_text(own.token))) for entry, own in entries]
+        found = output.logprobs or ()
+        entries = zip(chat_logprobs(found, self._service.bytes_of), found, strict=True)
+        return [PlacedLogprob(entry, *self._place_of(own.token)) for entry, own in entries]
 
 
 def _status(result: Result) -> str:
