@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import forwards, indexes, prompt_sets, sampling
+from benchmarks import forwards, indexes, overhead, prompt_sets, publish, sampling
 from benchmarks import gpu_speed as gpu_check
-from benchmarks.overhead import OverheadCase, cases, measure, small_pair, to_table
+from benchmarks.overhead import Overhead, OverheadCase, cases, measure, small_pair, to_table
 from benchmarks.paired import load
 from outpace.bench.measure.provenance import provenance
 from outpace.bench.measure.workload import load_items
+from outpace.core import step_timer
+from outpace.drafters.model import draft_model
 from outpace.models.hf.target import HFTarget
 from outpace.recipes import get
+from outpace.sampling import target_probs
 from outpace.tables import markdown
 
 
@@ -32,6 +35,64 @@ def test_overhead_is_measured_outside_the_models_and_leaves_them_as_they_were() 
     assert found.low <= found.total <= found.high
     assert not models[0]._forward_hooks and not models[0]._forward_pre_hooks
     assert "chain, 2 rows" in markdown(to_table([found]))
+
+
+class Clock:
+    """A clock for `perf_counter`, which `work` moves on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def work(self, seconds: float, function: Any) -> Any:
+        """The function, taking so long."""
+
+        def slow(*args: Any, **kwargs: Any) -> Any:
+            self.now += seconds
+            return function(*args, **kwargs)
+
+        return slow
+
+
+def test_overhead_leaves_out_the_models_the_first_steps_and_the_warm_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Drafting takes 3 s per step in all, of which 2 are the draft model's, and verification 5."""
+    clock = Clock()
+    for module in (overhead, step_timer, draft_model, target_probs):
+        monkeypatch.setattr(module, "perf_counter", clock)
+    target, draft = map(HFTarget, small_pair(64))
+    monkeypatch.setattr(draft.forward.model, "forward", clock.work(1.0, draft.forward.model.forward))
+    monkeypatch.setattr(target.forward.model, "forward", clock.work(7.0, target.forward.model.forward))
+    builds = list[int]()
+
+    def build(target: HFTarget, draft: HFTarget) -> Any:
+        parts = get("speculative-sampling")(target, draft=draft, depth=2)
+        propose, verify, steps = parts.drafter.propose, parts.verifier.verify, list[int]()
+
+        def slower_at_first(*args: Any) -> Any:
+            steps.append(1)
+            clock.now += 1.0 if len(builds) > 1 and len(steps) > 2 else 100.0
+            return propose(*args)
+
+        builds.append(1)
+        monkeypatch.setattr(parts.drafter, "propose", slower_at_first)
+        monkeypatch.setattr(parts.verifier, "verify", clock.work(5.0, verify))
+        return parts
+
+    found = overhead.measure(OverheadCase("chain", build), target, draft, tokens=5, repeats=1)
+    assert (found.draft, found.prepare, found.verify, found.total) == (1e6, 0.0, 5e6, 6e6)
+    assert found.low == found.high == 6e6, "the others take 100 s more"
+
+
+def test_what_each_further_row_adds() -> None:
+    def cost(rows: int, total: float, name: str = "chain") -> Overhead:
+        return Overhead(name, rows, 9, 0.0, 0.0, 0.0, 0.0, 0.0, total, total, total, None)
+
+    found = [cost(1, 100.0), cost(4, 160.0), cost(2, 900.0, "tree")]
+    assert [overhead.per_row(each, found) for each in found] == [None, 20.0, None]
 
 
 def test_the_cases_are_chains_trees_and_batches() -> None:
@@ -214,3 +275,15 @@ def test_the_page_about_programs_lists_all_of_them() -> None:
     programs = {path.stem for path in (root / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
     page = (root / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `python -m benchmarks\.(\w+)", page, re.MULTILINE)) == programs
+
+
+def test_only_complete_measurements_of_this_commit_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "measured.json"
+
+    def kept(**data: Any) -> bool:
+        file.write_text(json.dumps({"provenance": {"commit": "abc"}, **data}), encoding="utf-8")
+        return publish.is_current(file, "abc")
+
+    assert not publish.is_current(file, "abc")
+    assert kept() and kept(complete=True) and not kept(complete=False)
+    assert not publish.is_current(file, "abd")

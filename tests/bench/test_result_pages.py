@@ -293,6 +293,15 @@ def test_the_front_page_shows_every_peer_and_at_most_ten_rows() -> None:
     assert len(figure.axes) == len(front_page.PANELS)
 
 
+def test_rows_of_the_front_page_show_tokens_per_second_and_the_speedup() -> None:
+    spec = front_page.TABLES[0]
+    data = load(results.RESULTS / spec["file"])
+    found = compare(data, "speculative-sampling", **results.where(spec))
+    assert found is not None and found.value.median > 10 * found.ratio.median
+    cells = front_page.cells(found, 0.0)
+    assert cells[2] == f"{found.value.median:.1f}" and cells[3].startswith(f"{found.ratio.median:.2f} (")
+
+
 def test_a_front_page_that_is_out_of_date_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
