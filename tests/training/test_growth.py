@@ -17,7 +17,8 @@ from outpace.training.evaluation import DrafterEvaluation
 from outpace.training.growth import sizes
 from outpace.training.lessons.draft_models import DraftModelLesson, SequenceLesson
 from outpace.training.run import Trained, train
-from outpace.training.texts import DataError
+from outpace.training.texts import DataError, Example
+from outpace.training.trainer import Trainer, trained
 
 QUICK = (
     "batch=2 texts=14 held_out=0.2 length=32 save_every=2 answers.max_tokens=10 answers.batch=3 "
@@ -109,6 +110,36 @@ def test_it_stops_where_the_gain_is_small_and_answers_no_more_prompts(
     assert [each.num_prompts for each in found.rounds] == [2, 4, 8] and found.kept == 1
     answers = tmp_path / "domain" / "work" / "growth" / "answers"
     assert len(list(answers.glob("*.json"))) == 3  # groups of 3 with the first 8 prompts, of 11
+
+
+def test_rounds_learn_from_their_prompts_alone_and_the_best_one_is_kept(
+    model, tiny, data, tmp_path, monkeypatch
+) -> None:
+    learned, trainers = list[list[Example]](), list[Trainer]()
+    acceptances = iter([0.3, 0.5, 0.7, 0.6])  # before training, then of each round
+    kept = list[Trainer]()
+
+    def measured(self, step, batches):
+        return DrafterEvaluation(step, next(acceptances), 1.5, (0.5,))
+
+    def watched(lesson, target, texts, held_out, *rest):
+        assert not {tuple(each.tokens) for each in texts} & {tuple(each.tokens) for each in held_out}
+        learned.append(texts)
+        trainers.append(trained(lesson, target, texts, held_out, *rest))
+        return trainers[-1]
+
+    def kept_by(*arguments):
+        found = growth.grown(*arguments)
+        kept.append(found[1])
+        return found
+
+    monkeypatch.setattr(DraftModelLesson, "evaluation", measured)
+    monkeypatch.setattr(growth, "trained", watched)
+    monkeypatch.setattr("outpace.training.run.grown", kept_by)
+    found = run(model, tiny, data, tmp_path / "domain", "length=64").growth
+    assert found is not None and found.kept == 1 and kept == [trainers[1]]
+    # each prompt and its answer fit into one piece; those of a round are answered in groups of 3
+    assert [len(each) for each in learned] == [4, 8, 11]
 
 
 def test_rounds_begin_anew(model, tiny, data, tmp_path) -> None:
