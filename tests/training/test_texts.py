@@ -1,0 +1,45 @@
+"""Prompts of a data file, the answers beside them, and which texts are held out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outpace.api.model import Model
+from outpace.training.texts import Example, Prompt, fingerprint, read_prompts, split_texts
+
+TEMPLATE = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}assistant:"
+
+
+def read(rows: list[Mapping[str, Any]], model: Model, folder: Path) -> list[Prompt]:
+    path = folder / "data.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return read_prompts(str(path), model, 10, seed=0)
+
+
+def test_the_last_message_of_the_assistant_is_the_answer_and_not_in_the_prompt(
+    model: Model, tmp_path: Path
+) -> None:
+    model.tokenizer.chat_template = TEMPLATE
+    question = [{"role": "user", "content": "def f("}]
+    answered = {"messages": [*question, {"role": "assistant", "content": "return"}]}
+    found = read([answered, {"messages": question}], model, tmp_path)
+    [own] = [each for each in found if each.answer is not None]
+    assert model.tokenizer.decode(own.answer) == "return"
+    assert all(model.tokenizer.decode(each.tokens) == "user: def f(\nassistant:" for each in found)
+
+
+def test_data_with_other_answers_is_other_data() -> None:
+    prompts = [Prompt((1, 2), (3,)), Prompt((4,))]
+    assert fingerprint(prompts) == fingerprint(list(prompts))
+    for other in (Prompt((1, 2), (9,)), Prompt((1, 2)), Prompt((1,), (3,))):
+        assert fingerprint([other, prompts[1]]) != fingerprint(prompts)
+
+
+def test_so_many_pieces_are_held_out_as_were_asked_for() -> None:
+    texts = [Example((first, 2, 3, 4), 1) for first in range(10)]
+    learned, evaluated = split_texts(texts, 8, 0.2)
+    assert evaluated == texts[:2] and learned == texts[2:]
+    assert len(split_texts(texts, 8, 0.0)[1]) == 1
