@@ -366,6 +366,10 @@ def test_another_run_in_the_same_folder_is_refused(model, data, tmp_path) -> Non
         train("eagle", target=model, data=data, output=tmp_path, changes=[*QUICK, "answers.seed=1"])
     with pytest.raises(ConfigError, match="made with another method"):
         train("hass", target=model, data=data, output=tmp_path, changes=QUICK)
+    begun = str(tmp_path / "begun")
+    train("eagle", target=model, data=data, output=begun, dry_run=True)
+    with pytest.raises(ConfigError, match="made with another start"):
+        train("eagle", target=model, data=data, output=tmp_path, changes=QUICK, head=begun)
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ConfigError, match="run.json is damaged .*: give another --output"):
         train("eagle", target=model, data=data, output=tmp_path, changes=QUICK)
@@ -444,6 +448,11 @@ def test_runs_share_answers_and_hidden_states(model, data, tmp_path, monkeypatch
     with pytest.raises(ConfigError, match="shared was made with another answers.max_tokens: give another"):
         changes = [*stored, "answers.max_tokens=9"]
         train("eagle", target=model, data=data, output=tmp_path / "c", captured=shared, changes=changes)
+    for setting in ("length=24", "held_out=0.4"):
+        name = setting.partition("=")[0]
+        with pytest.raises(ConfigError, match=f"shared was made with another {name}: give another"):
+            changes = [*stored, setting]
+            train("eagle", target=model, data=data, output=tmp_path / name, captured=shared, changes=changes)
 
 
 @pytest.mark.parametrize(

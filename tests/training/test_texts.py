@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import outpace
 from outpace.api.model import Model
+from outpace.training import answers
+from outpace.training.config import Answers
 from outpace.training.texts import Example, Prompt, fingerprint, read_prompts, split_texts
 
 TEMPLATE = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}assistant:"
@@ -43,3 +47,11 @@ def test_so_many_pieces_are_held_out_as_were_asked_for() -> None:
     learned, evaluated = split_texts(texts, 8, 0.2)
     assert evaluated == texts[:2] and learned == texts[2:]
     assert len(split_texts(texts, 8, 0.0)[1]) == 1
+
+
+def test_of_a_long_prompt_the_end_is_answered(model: Model, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(answers, "MAX_PROMPT", 3)
+    prompt, settings = Prompt((5, 6, 7, 8, 9)), replace(Answers(), max_tokens=4, temperatures=(0.0,))
+    [made] = answers.answered(model, [prompt], settings, tmp_path, lambda *_: None)
+    [expected] = outpace.generate(model, [[7, 8, 9]], "autoregressive", max_tokens=4)
+    assert made == Example((7, 8, 9, *expected.tokens), 3)
