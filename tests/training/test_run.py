@@ -7,6 +7,7 @@ import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from outpace.training.config import ConfigError, TrainConfig, changed, settings
 from outpace.training.drafters import draft_vocabulary
 from outpace.training.features import FeatureSource
 from outpace.training.lessons import draft_models
+from outpace.training.lessons.position_heads import PositionHeadLesson
 from outpace.training.methods import (
     DRAFT_MODELS,
     EXIT_MODELS,
@@ -37,7 +39,7 @@ from outpace.training.methods import (
     PREDICTORS,
     defaults,
 )
-from outpace.training.run import train
+from outpace.training.run import rank_accuracies, train
 from outpace.training.texts import DataError, Example, read_prompts, split_texts
 from outpace.training.trainer import Trainer, TrainingError
 
@@ -131,6 +133,7 @@ def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
     assert len(list((part / "work" / "checkpoints").glob("step-*"))) == 2  # the newest ones
     facts = json.loads((part / "training.json").read_text())
     assert facts["target"] == target_fingerprint(model.target) and facts["texts"] == whole.num_texts > 0
+    assert facts["tokens"] == whole.num_tokens > whole.num_texts
 
 
 def test_the_reference_of_adaspec_learns_forward_kl(model, tiny, data, tmp_path) -> None:
@@ -276,6 +279,18 @@ def test_runs_of_one_process_may_have_different_precisions(model, data, tmp_path
         train("medusa", target=model, data=data, output=folder, changes=changes)
         losses.append((folder / "work" / "checkpoints" / "log.jsonl").read_text())
     assert losses[0] == losses[2] != losses[1]
+
+
+def test_accuracies_of_ranks_are_those_of_all_held_out_texts() -> None:
+    lesson = Mock(PositionHeadLesson)
+    # right tokens by depth and rank, and texts by depth, of two batches
+    lesson.ranks.side_effect = [
+        (torch.tensor([[1.0, 0.0]]), torch.tensor([1])),
+        (torch.tensor([[0.0, 2.0]]), torch.tensor([3])),
+    ]
+    trainer = Mock(Trainer, lesson=lesson)
+    trainer.held_out.return_value = [None, None]
+    assert rank_accuracies(trainer) == ((0.25, 0.5),)
 
 
 def test_a_head_that_drafts_few_tokens_is_trained_and_used(model, data, tmp_path) -> None:

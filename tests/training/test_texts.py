@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+
 import outpace
 from outpace.api.model import Model
 from outpace.training import answers
 from outpace.training.config import Answers
+from outpace.training.features import FeatureSource
 from outpace.training.texts import Example, Prompt, fingerprint, read_prompts, split_texts
 
 TEMPLATE = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}assistant:"
@@ -55,3 +58,11 @@ def test_of_a_long_prompt_the_end_is_answered(model: Model, tmp_path: Path, monk
     [made] = answers.answered(model, [prompt], settings, tmp_path, lambda *_: None)
     [expected] = outpace.generate(model, [[7, 8, 9]], "autoregressive", max_tokens=4)
     assert made == Example((7, 8, 9, *expected.tokens), 3)
+
+
+def test_files_of_hidden_states_keep_the_layers_of_earlier_runs(model: Model, tmp_path: Path) -> None:
+    texts = [Example((5, 6, 7), 1)]
+    for layers in ((0,), (1,)):
+        FeatureSource(model.target, texts, layers, tmp_path).store(10**6, lambda *_: None)
+    [file] = tmp_path.glob("*.safetensors")
+    assert load_file(file).keys() == {"0", "1"}
