@@ -9,7 +9,7 @@ import torch
 from scipy.stats import chisquare, kstest
 
 from outpace.core import noise
-from outpace.core.noise import Chooser, Key, KeyedNoise
+from outpace.core.noise import Chooser, Key, KeyedNoise, derived
 
 P = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
 
@@ -138,3 +138,10 @@ def test_the_ends_of_a_large_vocabulary_are_possible_options(
     probs[1, [3, -600]] = 0.3
     found = KeyedNoise([1, 2], [1, 1], [1, 1]).choose(probs, Key([0, 1], [0, 0], [0, 0], "draft")).tolist()
     assert found == ([700, 3] if uniform == 0 else [899, noise.WIDE - 600])
+
+
+def test_seeds_of_samples_are_not_those_of_other_requests() -> None:
+    """Requests often have seeds 0, 1, 2 ...: samples of one must not be those of the next one."""
+    seeds = [derived(seed, index) for seed in range(50) for index in range(50)]
+    assert len(set(seeds)) == len(seeds)
+    assert [derived(seed, 0) for seed in range(50)] == list(range(50))
