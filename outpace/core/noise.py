@@ -75,13 +75,14 @@ class Chooser:
 
 
 _MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15  # between the states of splitmix64, 2**64 divided by the golden ratio
 # number of options from which a CPU samples first a block and then an option in it; options of a block
 WIDE, BLOCK = (1 << 15, 512)
 
 
 def _mix(value: int) -> int:
     """A hash of a 64-bit integer (the finaliser of splitmix64, Steele et al. 2014)."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = (value + _GAMMA) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
@@ -89,7 +90,8 @@ def _mix(value: int) -> int:
 
 def derived(seed: int, index: int) -> int:
     """The seed of sample `index` of a request for several samples; sample 0 has the request's seed."""
-    return seed if index == 0 else _mix(_mix(seed & _MASK) ^ _mix(index)) >> 32
+    # samples count down where positions of a text count up
+    return seed if index == 0 else _mix(_mix(seed & _MASK) - _GAMMA * index) >> 32
 
 
 def _number(word: str) -> int:
@@ -105,8 +107,10 @@ class KeyedNoise(Chooser):
 
     def __init__(self, seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> None:
         self._length = lengths
+        # states of splitmix64, one stream for each seed: seed and position are not interchangeable
         self._position = [_mix(seed & _MASK) for seed in seeds]
-        self._turn = [_mix(base ^ _mix(turn + 1)) for base, turn in zip(self._position, turns, strict=True)]
+        pairs = zip(self._position, turns, strict=True)
+        self._turn = [_mix(_mix(base) + _GAMMA * turn) for base, turn in pairs]
         self._uses: dict[str, int] = {}
 
     def uniforms(self, key: Key, draw: int = 0) -> list[float]:
@@ -114,7 +118,8 @@ class KeyedNoise(Chooser):
         if key.use == TARGET:
             length, base = self._length, self._position
             pairs = zip(key.rows, key.depths, strict=True)
-            return [(_mix(base[row] + _mix(length[row] + depth)) >> 11) * 2.0**-53 for row, depth in pairs]
+            at = [base[row] + _GAMMA * (length[row] + depth) for row, depth in pairs]
+            return [(_mix(state) >> 11) * 2.0**-53 for state in at]
         use = self._uses.get(key.use)
         if use is None:
             use = self._uses[key.use] = _mix(_number(key.use))

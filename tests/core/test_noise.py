@@ -145,3 +145,17 @@ def test_seeds_of_samples_are_not_those_of_other_requests() -> None:
     seeds = [derived(seed, index) for seed in range(50) for index in range(50)]
     assert len(set(seeds)) == len(seeds)
     assert [derived(seed, 0) for seed in range(50)] == list(range(50))
+
+
+@pytest.mark.parametrize("use", ["target", "draft"])
+def test_requests_share_no_random_numbers(use: str) -> None:
+    """Seeds, positions and steps are all small numbers: none may take the place of another."""
+    seeds = range(50)
+    found = [
+        number
+        for place in range(50)
+        for number in KeyedNoise(seeds, [place] * 50, [place] * 50).uniforms(
+            Key(seeds, [0] * 50, [0] * 50, use)
+        )
+    ]
+    assert len(set(found)) == 2500
