@@ -114,7 +114,7 @@ def drafts_with_an_error(breaks: bool) -> tuple[list[int | None], list[list[list
 
     deeper.keep = failing
     guarded = GuardedDrafter(drafter, parts.target.vocab, lambda slot, error: failed.append(slot))
-    sampling = [SamplingParams(1.0, max_tokens=40, seed=row) for row in range(len(PROMPTS))]
+    sampling = [SamplingParams(1.0, max_tokens=40, seed=row + 1) for row in range(len(PROMPTS))]
     texts = [torch.tensor(text) for text in PROMPTS]
     drafts = [list[list[int]]() for _ in PROMPTS]
     for step in Session(replace(parts, drafter=guarded), texts, sampling, LazyTargetProbs).steps():
