@@ -206,6 +206,21 @@ def test_closing_a_cache_frees_its_memory_at_once(tiny: Any) -> None:
         gc.enable()
 
 
+def test_what_recurrent_layers_received_is_freed_at_once(tiny: Any) -> None:
+    target = wrapped(tiny("qwen3_5_text"))
+    cache = target.open(1, 16)
+    draft = chain([5, 6, 7, 8])
+    gc.collect()
+    gc.disable()
+    try:
+        target.score(draft, (0,), cache)
+        cache.commit(draft, [1], (0,))
+        target.score(chain([9]), (0,), cache)  # reads two tokens again
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 def test_compiling_falls_back_to_eager_forwards_with_a_warning(tiny: Any) -> None:
     with pytest.warns(UserWarning, match="recurrent layers, which are not compiled yet: it runs eagerly"):
         target = HFTarget(tiny("qwen3_5_text").float(), compile=True)
