@@ -82,7 +82,9 @@ def test_trees_are_refused_where_only_chains_are_right(tiny):
     assert target.chains_only
     cache = target.open(1, 16)
     tree = TokenTree(torch.tensor([5, 6, 7]), Forest.of([-1, 0, 0], 1))
-    with pytest.raises(ValueError, match="scores chains only: draft one token a level"):
+    with pytest.raises(
+        ValueError, match="chains only: draft one token a level, as speculative-sampling does"
+    ):
         target.score(tree, (0,), cache)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,8 +25,8 @@ from outpace.models.hf.recurrent_layer import LayerCall, RecurrentLayer, RowRead
 from outpace.models.hf.recurrent_states import LayerStates, States, copied, fresh_states
 from outpace.models.unsupported import own_states
 
-# relative differences that `check` attributes to rounding: of one layer in 16 bits and in more, and of logits,
-# for which small differences of many layers and of the choice of experts add up
+# relative differences that `check` attributes to rounding: of one layer in 16 bits and in more, and of
+# logits, where the rounding of many layers adds up, and other experts may be chosen
 ROUNDING_16, ROUNDING, ROUNDING_OF_LOGITS = 0.05, 1e-4, 0.5
 
 
@@ -55,7 +56,7 @@ class RecurrentForward(Forward):
         self._layers = {index: RecurrentLayer(index, layer) for index, layer in found.items()}
         super().probe()
         self.packs = self.packs or not self.planes.of_layer  # there is no attention that would need masks
-        self.check()
+        self.planes = replace(self.planes, state_bytes=self.check())
 
     def _find_layers(self) -> dict[int, nn.Module]:
         """The innermost modules that update the states of each layer."""
@@ -136,10 +137,10 @@ class RecurrentForward(Forward):
             layer.repeat(last.calls[index], position - last.position, view)
         return states
 
-    def check(self) -> None:
-        """Raise ValueError unless a text can be read in parts: every recurrent layer has the same outputs and
-        states for the same input, and the logits are the same, also where a part is discarded after two
-        tokens."""
+    def check(self) -> int:
+        """Memory of the states after one token, in bytes. ValueError unless a text can be read in parts: every
+        recurrent layer has the same outputs and states for the same input, and the logits are the same, also
+        where a part is discarded after two tokens."""
         cache = RecurrentCache(self.planes, 2, 8, self.device)
         vocab = self.model.config.get_text_config().vocab_size
         text = torch.arange(8) * 7 % vocab
@@ -156,8 +157,8 @@ class RecurrentForward(Forward):
         whole = read(0, 0, text)
         for start, end in ((0, 3), (3, 7), (5, 7)):
             read(1, start, text[start:end])
-        begin = cache.states_before(0, 0)
-        assert begin is not None
+        end, begin = cache.states_before(0, 8), cache.states_before(0, 0)
+        assert end is not None and begin is not None
         rounding = ROUNDING_16 if self.model.dtype.itemsize == 2 else ROUNDING
         if not _alike(whole, read(1, 7, text[7:]), ROUNDING_OF_LOGITS) or not all(
             _alike(one, other, rounding)
@@ -172,6 +173,7 @@ class RecurrentForward(Forward):
                 f"{type(self.model).__name__} computes something else when a text is read in parts, as "
                 "decoding does: choose another model, or a version of transformers in which it does not"
             )
+        return end.num_bytes
 
     def _layer_tensors(self, index: int, call: LayerCall, sizes: Sequence[int]) -> list[Tensor]:
         """The output of a recurrent layer that reads the tokens of a call in parts of these sizes, and its
