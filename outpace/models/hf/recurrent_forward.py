@@ -138,9 +138,9 @@ class RecurrentForward(Forward):
         return states
 
     def check(self) -> int:
-        """Memory of the states after one token, in bytes. ValueError unless a text can be read in parts: every
-        recurrent layer has the same outputs and states for the same input, and the logits are the same, also
-        where a part is discarded after two tokens."""
+        """Memory of the states after one token, in bytes. ValueError unless a text can be read in parts:
+        every recurrent layer has the same outputs and states for the same input, and the logits are the same,
+        also where a part is discarded after two tokens."""
         cache = RecurrentCache(self.planes, 2, 8, self.device)
         vocab = self.model.config.get_text_config().vocab_size
         text = torch.arange(8) * 7 % vocab
