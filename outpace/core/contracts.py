@@ -346,6 +346,11 @@ class Target(Protocol):
         ...
 
     @property
+    def state_bytes(self) -> int:
+        """Memory that a text needs besides, whatever its length, in bytes: states of recurrent layers."""
+        ...
+
+    @property
     def caches(self) -> Sequence[Cache]:
         """The KV caches opened so far that are still in use."""
         ...

@@ -32,6 +32,7 @@ class TableTarget:
     max_length: int | None = None
     torch_threads: int | None = None
     token_bytes = 1
+    state_bytes = 0
     num_layers = 4  # all with the same outputs
 
     def __init__(self, vocab: int, *, order: int = 3, seed: int = 0, spread: float = 1.5) -> None:

@@ -58,6 +58,10 @@ class TrimmedDraft:
         return self.model.token_bytes
 
     @property
+    def state_bytes(self) -> int:
+        return self.model.state_bytes
+
+    @property
     def caches(self) -> Sequence[Cache]:
         """The KV caches in use of this model and of the draft from which it was made."""
         return self.model.caches

@@ -298,6 +298,7 @@ class Scheduler:
                     new.pop(slot, None)
             first = max((cache.capacity for cache in caches), default=self._session.cache.capacity)
             needed += sum(max(length, first) for length in new.values()) * draft.token_bytes
+            needed += len(new) * draft.state_bytes
         return needed
 
     def _slot_of(self, ticket: Ticket) -> int | None:

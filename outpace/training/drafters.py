@@ -42,6 +42,7 @@ from outpace.models.slim.exits import CONFIG as EXITS
 from outpace.models.slim.exits import check_exits, default_exits
 from outpace.models.slim.make import num_layers
 from outpace.models.slim.partial_forward import PartialForward
+from outpace.models.slim.skipped_modules import check_attention
 from outpace.training.config import ConfigError, TrainConfig
 from outpace.training.lessons.acceptance import DraftDistributionLesson, HiddenStateLesson
 from outpace.training.lessons.adapters import AdapterLesson
@@ -100,6 +101,8 @@ def untrained(
     target = model.target
     if method in (*TARGETS, *ADAPTERS, *EXIT_PREDICTORS, "eagle3"):
         num_layers(target)  # refuses layers whose outputs cannot be read
+    if method in (*TARGETS, *ADAPTERS):
+        check_attention(target.forward)
     if method in TARGETS:
         check_exit(exit_layer(config.exits, target.num_layers), target)
         check_learned_exits(config.exits.layers, target)
@@ -109,7 +112,9 @@ def untrained(
     if method in DRAFT_MODELS:
         return draft_model(model, config, start)
     if method in EXIT_MODELS:
-        return with_exits(draft_model(model, config, start), config.exits.layers)
+        draft = draft_model(model, config, start)
+        check_attention(HFTarget(draft).forward)
+        return with_exits(draft, config.exits.layers)
     if method in PREDICTORS:
         return _predictor(method, draft_model(model, config, start), target, config)
     if method in LENGTH_PREDICTORS:

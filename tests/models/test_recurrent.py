@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from outpace.api.settings import resolve_settings
 from outpace.core.contracts import NOTHING, Parts, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
@@ -25,6 +26,9 @@ from outpace.proof.mutants.transformers_path import decoding_error
 from outpace.proof.suite import CAUGHT, prove_default
 from outpace.recipes import get, names
 from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.serving.request import GenerationRequest
+from outpace.serving.scheduler import Scheduler
+from tests.serving.clients import Client
 from tests.tiers import only, slow
 
 MUTANTS = {mutant.name: mutant for mutant in recurrent_mutants()}
@@ -160,6 +164,41 @@ def test_the_memory_of_states_is_counted(tiny: Any, float64_throughout: None) ->
     assert cache.num_bytes == 0
 
 
+def test_retained_texts_leave_room_for_the_states_of_others(tiny: Any, float64_throughout: None) -> None:
+    target = wrapped(tiny("qwen3_5_text"))
+    cache = target.open(2, 16)
+    assert isinstance(cache, RecurrentCache)
+    for slot in (0, 1):
+        target.score(text := chain([5, 6, 7]), (slot,), cache)
+        cache.commit(text, [2], (slot,))
+    cache.name(0, text.tokens)
+    cache.release((0,))
+    held = cache.num_bytes + cache.retained_bytes
+    cache.limit(held)
+    assert cache.retained_bytes
+    cache.limit(held - target.token_bytes)
+    assert not cache.retained_bytes
+
+
+def test_states_count_in_the_memory_limit_of_a_server(tiny: Any) -> None:
+    model = tiny("mamba2").float()
+    target, draft = wrapped(model).on_demand(), wrapped(model).on_demand()
+    methods = {"model": get("speculative-sampling").build(target, draft=draft, depth=1)}
+    each = target.state_bytes + draft.state_bytes
+    assert each
+    with pytest.raises(ValueError, match="hold no prompt, not even one of one token"):
+        Scheduler(methods, drafts=[draft], kv_bytes=each - 1)
+    scheduler = Scheduler(methods, drafts=[draft], kv_bytes=4 * each)
+    settings = resolve_settings({"max_tokens": 6}, vocab=61)
+    clients = [Client(scheduler, GenerationRequest([5, 6, 7], settings, 20, seed)) for seed in range(6)]
+    most = 0
+    while scheduler.waiting or scheduler.running:
+        scheduler.step()
+        most = max(most, scheduler.num_bytes + scheduler.draft_bytes)
+    assert all(len(client.tokens) == 6 for client in clients)
+    assert 2 * each < most <= 4 * each
+
+
 @pytest.mark.parametrize("name", ["qwen3_5_text", "falcon_h1"])
 def test_the_next_turn_of_a_chat_begins_with_the_states_of_the_last(
     name: str, tiny: Any, float64_throughout: None
@@ -202,6 +241,21 @@ def test_closing_a_cache_frees_its_memory_at_once(tiny: Any) -> None:
     try:
         del cache
         assert found() is None
+    finally:
+        gc.enable()
+
+
+def test_what_recurrent_layers_received_is_freed_at_once(tiny: Any) -> None:
+    target = wrapped(tiny("qwen3_5_text"))
+    cache = target.open(1, 16)
+    draft = chain([5, 6, 7, 8])
+    gc.collect()
+    gc.disable()
+    try:
+        target.score(draft, (0,), cache)
+        cache.commit(draft, [1], (0,))
+        target.score(chain([9]), (0,), cache)  # reads two tokens again
+        assert gc.collect() == 0
     finally:
         gc.enable()
 

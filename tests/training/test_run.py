@@ -22,9 +22,10 @@ from outpace.models.adapter import EXIT_LAYER
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import drafting_layers
+from outpace.proof.models import recurrent_models
 from outpace.training.answers import sampled
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
-from outpace.training.drafters import draft_vocabulary
+from outpace.training.drafters import draft_vocabulary, untrained
 from outpace.training.features import FeatureSource
 from outpace.training.lessons import draft_models
 from outpace.training.lessons.position_heads import PositionHeadLesson
@@ -520,6 +521,14 @@ def test_an_answer_has_no_beginning_of_a_text(model, tmp_path) -> None:
 
     for prompt in read_prompts(str(path), replace(model, tokenizer=Beginning()), 10, 0):
         assert list(prompt.answer) == plain and prompt.tokens[0] == 1
+
+
+@pytest.mark.parametrize("method", ["layerskip", "kangaroo"])
+def test_methods_that_leave_layers_early_are_not_trained_for_recurrent_layers(method: str) -> None:
+    target = recurrent_models().target
+    assert isinstance(target, HFTarget)
+    with pytest.raises(ValueError, match="has recurrent layers, which cannot be skipped: use a method with"):
+        untrained(method, Model("recurrent", target), TrainConfig())
 
 
 def test_texts_without_answers_are_refused(model, data, tmp_path) -> None:

@@ -186,6 +186,7 @@ class RecordedTarget:
     max_length: int | None = None
     torch_threads: int | None = None
     token_bytes = 0
+    state_bytes = 0
     caches: tuple[LengthOnlyCache, ...] = ()
 
     def __init__(self, vocab: int) -> None:

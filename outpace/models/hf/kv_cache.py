@@ -36,6 +36,7 @@ class Planes:
     shapes: tuple[PlaneShape, ...]  # one per storage
     counts: tuple[int, ...]  # number of planes in each storage
     of_layer: dict[int, tuple[int, int]]  # layer -> indices of its key and value planes, over all storages
+    state_bytes: int = 0  # memory of the states of recurrent layers after one token
 
     @property
     def token_bytes(self) -> int:

@@ -29,7 +29,6 @@ class RecurrentCache(ContiguousCache):
     ) -> None:
         # slot -> states before its last forwards whose tokens may be discarded, and after the last one
         self._states: dict[int, list[States]] = {}
-        self._state_bytes = 0  # of the states after one token; 0 before any were computed
         self._final_states = WeakKeyDictionary[RetainedText, States]()
         super().__init__(planes, slots, capacity, device, in_8_bits=in_8_bits)
 
@@ -47,15 +46,25 @@ class RecurrentCache(ContiguousCache):
         at_most = [each.position for each in (*earlier, before) if each.position <= self.lengths[slot]]
         oldest = max(at_most, default=0)
         self._states[slot] = [*(each for each in earlier if each.position >= oldest), before, after]
-        self._state_bytes = after.num_bytes
 
     def slot_bytes(self, slot: int, tokens: int) -> int:
-        # before and after a forward
-        states = 2 * self._state_bytes if tokens or slot in self._states else 0
-        return super().slot_bytes(slot, tokens) + states
+        num_states = self._num_states(slot) if tokens or slot in self._states else 0
+        return super().slot_bytes(slot, tokens) + num_states * self.planes.state_bytes
+
+    def _num_states(self, slot: int) -> int:
+        """Number of states of a slot that is in use, of at least two: before and after a forward."""
+        return max(2, len(self._states.get(slot, ())))
 
     def bytes_for(self, tokens: Mapping[int, int]) -> int:
         return sum(self.slot_bytes(slot, tokens.get(slot, 0)) for slot in range(len(self.lengths)))
+
+    def reserve(self, slot: int, tokens: int) -> None:
+        self._states.setdefault(slot, [])
+        super().reserve(slot, tokens)
+
+    def _fits(self, positions: int, retained: Sequence[RetainedText]) -> bool:
+        states = sum(map(self._num_states, self._states)) * self.planes.state_bytes
+        return super()._fits(positions + -(-states // self.planes.token_bytes), retained)
 
     def restore(self, slot: int, tokens: Tensor) -> int:  # (T,)
         """The retained text is evicted: `tokens` continue it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,12 +21,13 @@ from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.probe import ProbeCache
 from outpace.models.hf.recurrent_cache import RecurrentCache
-from outpace.models.hf.recurrent_layer import RecurrentLayer, RowReading
+from outpace.models.hf.recurrent_layer import LayerCall, RecurrentLayer, RowReading
 from outpace.models.hf.recurrent_states import LayerStates, States, copied, fresh_states
 from outpace.models.unsupported import own_states
 
-# relative difference of logits that `check` attributes to rounding, in 16 bits and in more
-ROUNDING_16, ROUNDING = 0.1, 1e-4
+# relative differences that `check` attributes to rounding: of one layer in 16 bits and in more, and of
+# logits, where the rounding of many layers adds up, and other experts may be chosen
+ROUNDING_16, ROUNDING, ROUNDING_OF_LOGITS = 0.05, 1e-4, 0.5
 
 
 class RecurrentForward(Forward):
@@ -54,7 +56,7 @@ class RecurrentForward(Forward):
         self._layers = {index: RecurrentLayer(index, layer) for index, layer in found.items()}
         super().probe()
         self.packs = self.packs or not self.planes.of_layer  # there is no attention that would need masks
-        self.check()
+        self.planes = replace(self.planes, state_bytes=self.check())
 
     def _find_layers(self) -> dict[int, nn.Module]:
         """The innermost modules that update the states of each layer."""
@@ -135,9 +137,10 @@ class RecurrentForward(Forward):
             layer.repeat(last.calls[index], position - last.position, view)
         return states
 
-    def check(self) -> None:
-        """Raise ValueError unless the logits of a text are the same when it is read at once, and when it is
-        read in parts of which one is discarded after two tokens."""
+    def check(self) -> int:
+        """Memory of the states after one token, in bytes. ValueError unless a text can be read in parts:
+        every recurrent layer has the same outputs and states for the same input, and the logits are the same,
+        also where a part is discarded after two tokens."""
         cache = RecurrentCache(self.planes, 2, 8, self.device)
         vocab = self.model.config.get_text_config().vocab_size
         text = torch.arange(8) * 7 % vocab
@@ -149,17 +152,45 @@ class RecurrentForward(Forward):
             row = RowInputs(slot, start, end, start, top=end - 1)
             found = self.read([row], [1], tokens, cache, NOTHING, logits=True).logits
             assert found is not None
-            return found[0].double()
+            return found[0]
 
         whole = read(0, 0, text)
         for start, end in ((0, 3), (3, 7), (5, 7)):
             read(1, start, text[start:end])
-        error = (read(1, 7, text[7:]) - whole).norm() / whole.norm()
-        if not error <= (ROUNDING_16 if self.model.dtype.itemsize == 2 else ROUNDING):
+        end, begin = cache.states_before(0, 8), cache.states_before(0, 0)
+        assert end is not None and begin is not None
+        rounding = ROUNDING_16 if self.model.dtype.itemsize == 2 else ROUNDING
+        if not _alike(whole, read(1, 7, text[7:]), ROUNDING_OF_LOGITS) or not all(
+            _alike(one, other, rounding)
+            for index in self._layers
+            for one, other in zip(
+                self._layer_tensors(index, begin.calls[index], (8,)),
+                self._layer_tensors(index, begin.calls[index], (5, 2, 1)),
+                strict=True,
+            )
+        ):
             raise ValueError(
-                f"{type(self.model).__name__} computes other logits when a text is read in parts, as "
+                f"{type(self.model).__name__} computes something else when a text is read in parts, as "
                 "decoding does: choose another model, or a version of transformers in which it does not"
             )
+        return end.num_bytes
+
+    def _layer_tensors(self, index: int, call: LayerCall, sizes: Sequence[int]) -> list[Tensor]:
+        """The output of a recurrent layer that reads the tokens of a call in parts of these sizes, and its
+        states after them."""
+        states = copied(self._fresh)
+        output = self._layers[index].in_parts(call, sizes, StatesAlone(self._by_layer(states)))
+        kept = (*states[index].conv_states.values(), *states[index].recurrent_states.values())
+        return [output, *(each for each in kept if each is not None)]
+
+
+def _alike(tensor: Tensor, other: Tensor, rounding: float) -> bool:
+    """Whether the relative difference of these tensors is rounding."""
+    limits = torch.finfo(tensor.dtype)
+    # the smallest numbers of float16 have few bits
+    smallest = 8 * limits.tiny * limits.eps * tensor.numel() ** 0.5
+    wide = tensor.double()
+    return bool((wide - other.double()).norm() <= rounding * wide.norm() + smallest)
 
 
 class RecurrentProbe(ProbeCache):

@@ -51,13 +51,7 @@ class LayerCall:
 
     def part(self, begin: int, end: int) -> LayerCall:
         """The call for the tokens begin to end - 1 only."""
-
-        def cut(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple([cut(each) for each in value])
-            per_token = isinstance(value, Tensor) and value.ndim > 1 and value.shape[1] == self.num_tokens
-            return value[:, begin:end] if per_token else value
-
+        cut = partial(_cut, num_tokens=self.num_tokens, begin=begin, end=end)
         kwargs = {name: cut(value) for name, value in self.kwargs.items()}
         return LayerCall(cut(self.args), kwargs, end - begin, [cut(output) for output in self.outputs])
 
@@ -68,6 +62,13 @@ class LayerCall:
 
 
 CACHE = object()
+
+
+def _cut(value: Any, num_tokens: int, begin: int, end: int) -> Any:
+    if isinstance(value, tuple):
+        return tuple([_cut(each, num_tokens, begin, end) for each in value])
+    per_token = isinstance(value, Tensor) and value.ndim > 1 and value.shape[1] == num_tokens
+    return value[:, begin:end] if per_token else value
 
 
 def _hidden(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
@@ -114,6 +115,15 @@ class RecurrentLayer:
                 part.run(self._layer, cache)
             finally:
                 self._repeated = None
+
+    def in_parts(self, call: LayerCall, sizes: Sequence[int], cache: Cache) -> Tensor:
+        """The layer's output for all tokens of a call, which it reads in parts of these sizes."""
+        outputs, end = list[Any](), 0
+        for size in sizes:
+            begin, end = end, end + size
+            outputs.append(call.part(begin, end).run(self._layer, cache))
+        joined = _joined(outputs)
+        return joined[0] if isinstance(joined, tuple) else joined
 
     def _read(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The layer's forward: row by row, each with its own states."""

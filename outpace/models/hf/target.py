@@ -196,6 +196,11 @@ class HFTarget:
         return self.reader.planes.token_bytes
 
     @property
+    def state_bytes(self) -> int:
+        """Memory of the states of recurrent layers of one text, before and after a forward, in bytes."""
+        return 2 * self.reader.planes.state_bytes
+
+    @property
     def caches(self) -> list[SlotCache]:
         """The KV caches opened so far that are still in use."""
         return [cache for each in self._caches if (cache := each()) is not None]
@@ -275,7 +280,10 @@ class HFTarget:
                 )
         assert isinstance(cache, SlotCache)
         if self.chains_only and not tree.forest.is_chain:
-            raise ValueError(f"{type(self.model).__name__} scores chains only: draft one token a level")
+            raise ValueError(
+                f"{type(self.model).__name__} scores chains only: draft one token a level, as "
+                "speculative-sampling does"
+            )
         slots = tuple(slots)
         first = cache.extend(tree, slots)
         gaps = [0] * len(slots) if gap is None else [len(tokens) for tokens in gap]
