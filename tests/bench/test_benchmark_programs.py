@@ -286,4 +286,4 @@ def test_only_complete_measurements_of_this_commit_are_kept(tmp_path: Path) -> N
 
     assert not publish.is_current(file, "abc")
     assert kept() and kept(complete=True) and not kept(complete=False)
-    assert not publish.is_current(file, "abd")
+    assert not publish.is_current(file, "xyz")
