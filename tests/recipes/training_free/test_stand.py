@@ -105,7 +105,7 @@ def test_later_texts_on_a_problem_gain_more() -> None:
 def test_a_fitted_template_is_better_than_the_usual_one() -> None:
     target = TableTarget(30, order=2, seed=3, spread=6.0)  # surer than most: worth a deeper tree
     wide = stand.build(target, parents=rank_template(0, (4, 8, 8, 8, 8, 8), width=4).parents)
-    practice = [step for seed in range(30) for step in steps(wide, [[1, 2, 3]], seed=seed)]
+    practice = [step for seed in range(60) for step in steps(wide, [[1, 2, 3]], seed=seed)]
     found = fitted(accepted_ranks(practice[len(practice) // 2 :]), 8)
 
     def tested(shape: Shape) -> float:
@@ -115,7 +115,7 @@ def test_a_fitted_template_is_better_than_the_usual_one() -> None:
 
     usual = rank_template(8, width=10)
     assert len(found.parents) == len(usual.parents) == 8
-    assert tested(found) > tested(usual) + 0.3
+    assert tested(found) > tested(usual) + 0.5
 
 
 def test_the_table_holds_the_means_at_accepted_tokens() -> None:
