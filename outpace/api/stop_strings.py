@@ -1,4 +1,5 @@
-"""Stop strings: where the first of them begins in a text, also of those that name special tokens."""
+"""Finds stop strings in generated text, also strings that contain a special token such as `<|im_end|>`, which
+the text itself leaves out."""
 
 from __future__ import annotations
 
@@ -29,9 +30,10 @@ def _is_mixed(word: str, tokenizer: Any) -> bool:
 
 
 class StopStrings:
-    """The stop strings of a text that grows token by token.
+    """Searches one generated text for stop strings after each new token.
 
-    The text has no special tokens. Strings that name one are found as if it had them."""
+    The text is decoded without special tokens. Stop strings that contain one are searched for in a second
+    copy of the text, in which special tokens are written out."""
 
     def __init__(self, words: Sequence[str], special_tokens: Mapping[int, str]) -> None:
         names = set(special_tokens.values())

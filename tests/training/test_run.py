@@ -631,3 +631,20 @@ def test_hidden_states_are_those_of_the_text_alone(model) -> None:
         for layer in (-1, 0):
             assert (both.hidden[layer][row, :size] - alone.hidden[layer][0]).abs().max() < 1e-5
     assert both.learns.tolist() == [[False, *[True] * 5], [False, True, True, False, False, False]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["eagle3", "medusa"])
+def test_heads_are_trained_for_a_target_with_recurrent_layers(method, tmp_path) -> None:
+    model = Model("recurrent", recurrent_models().target)
+    rows = [{"prompt": [index % 4, 1, index // 4]} for index in range(12)]
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    found = train(
+        method, target=model, data=str(tmp_path / "data.jsonl"), output=tmp_path / "head", changes=QUICK
+    )
+    assert found.num_tokens > 0
+    texts = [
+        outpace.generate(model, [[0, 1, 2]], name, max_tokens=12, temperature=0, **options)[0]
+        for name, options in (("autoregressive", {}), (method, {"head": str(tmp_path / "head")}))
+    ]
+    assert texts[0].tokens == texts[1].tokens and texts[1].statistics.num_draft_tokens > 0

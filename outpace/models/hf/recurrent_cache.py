@@ -16,18 +16,20 @@ from outpace.models.hf.recurrent_states import States
 
 
 class RecurrentCache(ContiguousCache):
-    """A `ContiguousCache` that also holds states, each with the number of tokens that it has read.
+    """A `ContiguousCache` that also holds copies of the recurrent layers' states, each with its position: the
+    number of tokens of the slot's text from which it was computed.
 
-    A commit changes none of them: the next forward of a slot begins after its committed tokens and asks for
-    the states there.
+    A commit leaves them as they are. The next forward of the slot asks for the states at the position of its
+    first token (`states_before`).
 
-    A text can begin with the entries and states of a retained text only if it continues that text to its end,
-    as the next turn of a chat does: the states after its beginnings are not known."""
+    Of a text that has ended, the states at one position are kept, at its end or a few tokens before. A
+    request can use them only if it begins with all tokens up to there, as the next turn of a chat does."""
 
     def __init__(
         self, planes: Planes, slots: int, capacity: int, device: torch.device, *, in_8_bits: bool = False
     ) -> None:
-        # slot -> states before its last forwards whose tokens may be discarded, and after the last one
+        # slot -> copies by rising position: before each forward whose tokens may still be discarded, and
+        # after the last forward
         self._states: dict[int, list[States]] = {}
         self._final_states = WeakKeyDictionary[RetainedText, States]()
         super().__init__(planes, slots, capacity, device, in_8_bits=in_8_bits)
@@ -52,7 +54,8 @@ class RecurrentCache(ContiguousCache):
         return super().slot_bytes(slot, tokens) + num_states * self.planes.state_bytes
 
     def _num_states(self, slot: int) -> int:
-        """Number of states of a slot that is in use, of at least two: before and after a forward."""
+        """Number of copies of the states that a slot in use holds. At least two are counted, those before and
+        after a forward, because the next forward will need them."""
         return max(2, len(self._states.get(slot, ())))
 
     def bytes_for(self, tokens: Mapping[int, int]) -> int:
@@ -85,14 +88,16 @@ class RecurrentCache(ContiguousCache):
             tokens = self._tokens.get(slot)
             states = None if tokens is None else self.states_before(slot, len(tokens))
             if tokens is not None:
-                # the states at its end are not known if the last forward went beyond it
+                # If the last forward also read draft tokens that were rejected, the newest states lie behind
+                # the end of the text. The text is then retained up to an earlier position with known states.
                 self._tokens[slot] = tokens[: states.position if states else 0]
             before = set(self._retained)
             super().release((slot,))
             for text in set(self._retained) - before:
                 assert states is not None
                 self._final_states[text] = States(states.position, states.layers)
-                text.num_positions += -(-states.num_bytes // self.planes.token_bytes)  # as much memory
+                # the limit is in cache positions: the states count as the positions that fill as much memory
+                text.num_positions += -(-states.num_bytes // self.planes.token_bytes)
             self._states.pop(slot, None)
         self._evict(0)
 

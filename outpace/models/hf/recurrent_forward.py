@@ -199,9 +199,7 @@ class RecurrentProbe(ProbeCache):
     def __init__(
         self,
         layers: Sequence[LinearAttentionLayer | None],
-        on_update: Callable[[int], object] = lambda layer: (
-            None
-        ),  # called with each layer that updates its states
+        on_update: Callable[[int], object] | None = None,  # called with each layer that updates its states
         *,
         tuples: bool = False,
     ) -> None:
@@ -209,13 +207,15 @@ class RecurrentProbe(ProbeCache):
         self.layers, self._on_update = list(layers), on_update
 
     def update_conv_state(self, conv_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Tensor:
-        self._on_update(layer_idx)
+        if self._on_update is not None:
+            self._on_update(layer_idx)
         return super().update_conv_state(conv_states, layer_idx, *args, **kwargs)
 
     def update_recurrent_state(
         self, recurrent_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> Tensor:
-        self._on_update(layer_idx)
+        if self._on_update is not None:
+            self._on_update(layer_idx)
         return super().update_recurrent_state(recurrent_states, layer_idx, *args, **kwargs)
 
 

@@ -1,9 +1,9 @@
-"""A recurrent layer of a model, which reads several rows in one forward, and whose calls can be repeated for
-the first of their tokens.
+"""A recurrent layer of a model: several rows in one forward, and repeated calls for accepted draft tokens.
 
-Most of its work are linear maps, with one output per token. Those of the layer's input are computed for all
-rows at once, and all are recorded: a repeated call computes only what depends on the state, convolutions and
-the recurrence.
+Most of the layer's time is spent in its linear layers, whose output at a token depends on that token alone.
+Those that read the layer's input are run once for all rows. The outputs of all linear layers are recorded. A
+call that is repeated, for the draft tokens that were accepted, takes them from there and computes only
+convolutions and the recurrence, which depend on the state.
 
 Letters: n tokens of one row, N of all rows.
 """
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-# most tokens of a call of which the outputs of linear maps are recorded: those of a prompt need much memory
+# most tokens of a call of which the outputs of linear layers are recorded: those of a prompt need much memory
 MOST_OUTPUTS = 64
-# On a CPU, transformers' code takes 3 ms per layer for several tokens, which it pads to 64, and 0.3 ms for
-# one: so many tokens are repeated one by one.
+# Most tokens that a CPU repeats one by one. transformers' code of Qwen3.5 takes 3 ms per layer for several
+# tokens, which it pads to 64, and 0.3 ms for one (531M parameters, bfloat16, 2 cores).
 ONE_BY_ONE = 8
 
 
@@ -33,7 +33,7 @@ class LayerCall:
     args: tuple[Any, ...]  # with `CACHE` in place of the cache, which refers to the memory of all layers
     kwargs: Mapping[str, Any]
     num_tokens: int
-    # of its linear maps, in the order in which they were computed; None: not recorded
+    # of its linear layers (nn.Linear), in the order in which they were run; None: not recorded
     outputs: list[Tensor | None] = field(default_factory=list)
 
     @staticmethod
@@ -87,7 +87,8 @@ class RowReading:
 
 
 class RecurrentLayer:
-    """A recurrent layer of a private copy of a model, which is changed. One forward runs at a time."""
+    """One recurrent layer of a private copy of a model. Its `forward` and those of its linear layers are
+    replaced by methods of this class. Not for several threads at once."""
 
     def __init__(self, index: int, layer: nn.Module) -> None:
         self._index, self._layer = index, layer
@@ -97,7 +98,7 @@ class RecurrentLayer:
         self._whole: LayerCall | None = None
         self._shared: dict[nn.Linear, Tensor] = {}
         self._row: RowReading | None = None
-        # not modules around them, of which other code might read attributes
+        # `forward` is replaced, not the module: other code reads the attributes of these modules
         vars(layer)["forward"] = partial(self._read, layer.forward)
         for module in layer.modules():
             if isinstance(module, nn.Linear):
@@ -156,7 +157,7 @@ class RecurrentLayer:
         else:
             output = forward(states)
         per_token = output.ndim == 3 and output.shape[1] == call.num_tokens <= MOST_OUTPUTS
-        # a copy of one row's part, or all rows' outputs would be kept
+        # one row's part is copied: a view would keep the outputs of all rows in memory
         call.outputs.append((output if len(self.rows) == 1 else output.clone()) if per_token else None)
         return output
 

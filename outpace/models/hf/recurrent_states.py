@@ -1,9 +1,9 @@
 """The states of a model's recurrent layers: short convolutions, linear attention, state space models.
 
 Such a layer keeps, in place of keys and values of every token, a state of fixed size that each token changes.
-It cannot be taken back to an earlier token. So the states before each forward are kept, and the calls of the
-recurrent layers in it are recorded. If only the first tokens of that forward are committed, these calls are
-repeated for those tokens; the rest of the model is not run again.
+It cannot be taken back to an earlier token. So a copy of the states is kept before each forward, and the
+inputs of the recurrent layers in that forward are recorded. If only the first of its tokens are committed,
+the recurrent layers are run again for those tokens, from the copy; the rest of the model is not.
 """
 
 from __future__ import annotations
