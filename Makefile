@@ -1,5 +1,5 @@
 # Every target works on a fresh clone: it makes the virtual environment it needs and repeats an install only after
-# pyproject.toml has changed. Override with e.g. `make test PYTHON=python3.12 WORKERS=4`.
+# pyproject.toml or constraints.txt has changed. Override with e.g. `make test PYTHON=python3.12 WORKERS=4`.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -30,13 +30,13 @@ $(BIN)/python:
 # --no-compile: byte-compiling torch, most of which is never imported, would take half of the install's time. The
 # first import of a module compiles it and stores the bytecode: without that every process would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable
 
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) '.[$(EXTRAS)]'
 	@touch $@ $(VENV)/.installed
 
