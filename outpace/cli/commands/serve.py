@@ -63,7 +63,9 @@ def serve(
     ] = "",
     *,
     loading: o.LoadingOptions,
-    defaults: Annotated[bool, typer.Option(help="Apply the model's generation_config.json.")] = True,
+    defaults: Annotated[
+        bool, typer.Option(help="Apply the sampling settings of the model's generation_config.json.")
+    ] = True,
     chat_template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A Jinja template, in place of the model's own.")
     ] = None,
