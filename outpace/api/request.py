@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from outpace.api.methods import choose_method
 from outpace.api.model import Model, as_model
-from outpace.api.opener import ModelOpener, check_draft_lengths
+from outpace.api.opener import ModelOpener, short_drafts
 from outpace.api.prompts import Prediction, Prompt, encode, encode_predictions, prompt_list
 from outpace.api.row_output import Piece
 from outpace.api.run import Run
@@ -193,10 +194,9 @@ def prepare(
     max_new_tokens = free_lengths(model, tokens, settings)
     values = configure(recipe, model.target, options, ModelOpener(model))
     max_new = settings.params.max_tokens
-    check_draft_lengths(
-        values,
-        max(len(prompt) + min(max_new, free) for prompt, free in zip(tokens, max_new_tokens, strict=True)),
-    )
+    pairs = zip(tokens, max_new_tokens, strict=True)
+    for sentence in short_drafts(values, max(len(prompt) + min(max_new, free) for prompt, free in pairs)):
+        warnings.warn(sentence, stacklevel=3)
     return Request(
         model,
         tokens,

@@ -1,4 +1,4 @@
-"""What of a checkpoint ends a text: its end-of-text tokens and its max_length, as in transformers' generate."""
+"""What of a checkpoint ends a text: end-of-text tokens and max_length, as in transformers' generate."""
 
 from __future__ import annotations
 

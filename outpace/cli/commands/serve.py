@@ -123,14 +123,13 @@ def serve(
         resolve_recipe(name)  # an unknown name is refused before the model is loaded
     listener = _listen(host, port)
     model = loading.load(target)
-    parts, max_length = open_methods(model, used, given, others)
+    parts = open_methods(model, used, given, others)
     service = Service(
         model,
         parts,
         name=served_model_name or target,
         chat_template=template,
         use_defaults=defaults,
-        max_length=max_length,
         max_rows=max_rows,
         max_waiting=max_waiting,
         kv_bytes=kv_bytes,

@@ -19,10 +19,10 @@ from outpace.serving.http.logprob_formats import TokenBytes
 from outpace.serving.http.metrics import Metrics
 from outpace.serving.http.preparation import Preparation, check_schema
 from outpace.serving.http.schemas.fields import MAX_SAMPLES, Body, SamplingBody, Speculation
+from outpace.serving.methods import MAX_LENGTH
 from outpace.serving.request import GenerationRequest
 from outpace.serving.scheduler import Scheduler
 
-MAX_LENGTH = 1 << 20  # tokens of prompt and output where the model has no maximum length
 MAX_LOGGED = 100  # names of unknown fields that are logged: clients choose them
 log = logging.getLogger(__name__)
 
