@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -110,7 +111,7 @@ def load(
             **shared,
         )
     shared |= {"device": str(loaded.device), "weights": draft_weights}
-    return Model(str(target), loaded, tokenizer, loaded.model.generation_config, shared)
+    return Model(str(target), loaded, tokenizer, _defaults(loaded.model), shared)
 
 
 def as_model(target: Any, tokenizer: Any = None) -> Model:
@@ -128,7 +129,7 @@ def as_model(target: Any, tokenizer: Any = None) -> Model:
     if isinstance(target, PreTrainedModel):
         target = HFTarget(target)
     if isinstance(target, HFTarget):
-        name, defaults = type(target.model).__name__, target.model.generation_config
+        name, defaults = type(target.model).__name__, _defaults(target.model)
         return Model(name, target, tokenizer, defaults, {"device": str(target.device)})
     if hasattr(target, "get_base_model"):  # of the PEFT library
         raise ValueError(
@@ -145,3 +146,13 @@ def as_model(target: Any, tokenizer: Any = None) -> Model:
         f"{shown:.60} ({type(target).__name__}) is not a model: give a name, a folder, what outpace.load "
         "returned, or a transformers causal language model"
     )
+
+
+def _defaults(model: Any) -> Any:
+    """The model's GenerationConfig, with the end-of-text tokens of its config if it names none itself."""
+    found, ends = model.generation_config, getattr(model.config.get_text_config(), "eos_token_id", None)
+    if found is None or found.eos_token_id is not None or ends is None:
+        return found
+    found = copy.copy(found)  # the model is not changed
+    found.eos_token_id = ends
+    return found

@@ -170,22 +170,22 @@ def check_same_tokens(target: Model, draft: Model) -> None:
 
 
 def draft_lengths(options: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """(Name of the option, maximum length) of each draft model in `options` that has one. Drafts with a
-    vocabulary of their own are not among them: they read the end of a text that is too long."""
+    """(Name of the option, maximum length) of each draft model or head in `options` that has one. Drafts with
+    a vocabulary of their own are not among them: they read the end of a text that is too long."""
     for name, value in options.items():
         if isinstance(value, Specialists):
             value = tuple(each.model for each in value.each)
         for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, HFTarget) and each.max_length is not None:
-                yield name, each.max_length
+            model = each.model if isinstance(each, HeadModel | PositionModel) else each
+            if isinstance(model, HFTarget) and model.max_length is not None:
+                yield name, model.max_length
 
 
-def check_draft_lengths(options: Mapping[str, Any], needed: int, *, setting: str = "max_tokens") -> None:
-    """Raise ValueError if the maximum length of a draft model in `options` is below `needed` tokens.
-    `setting`: what limits the number of new tokens."""
-    for name, limit in draft_lengths(options):
-        if limit < needed:
-            raise ValueError(
-                f"the {name} model reads at most {limit} tokens, but prompt and answer may have "
-                f"{needed}: ask for fewer tokens ({setting}) or use another draft"
-            )
+def short_drafts(options: Mapping[str, Any], needed: int) -> list[str]:
+    """A sentence for each draft model or head in `options` whose maximum length is below `needed` tokens."""
+    return [
+        f"the {name} model reads at most {limit} tokens: longer texts, of up to {needed} here, go on without "
+        "its drafts"
+        for name, limit in dict.fromkeys(draft_lengths(options))
+        if limit < needed
+    ]

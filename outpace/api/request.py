@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Any
 
 from outpace.api.methods import choose_method
 from outpace.api.model import Model, as_model
-from outpace.api.opener import ModelOpener, check_draft_lengths
+from outpace.api.opener import ModelOpener, short_drafts
 from outpace.api.prompts import Prediction, Prompt, encode, encode_predictions, prompt_list
 from outpace.api.row_output import Piece
 from outpace.api.run import Run
-from outpace.api.settings import Settings, Words, resolve_settings
+from outpace.api.settings import Settings, Words, only_ends, resolve_settings
 from outpace.api.speculative_config import parse_speculative_config
 from outpace.core.contracts import Parts, Recipe
 from outpace.core.noise import derived
@@ -130,7 +131,8 @@ def prepare(
         logprobs: return log probabilities of each new token and of this number of most probable tokens.
         prediction: predicted output as text or token ids, used as draft tokens. One for all, or one each.
         ignore_eos: continue after the end-of-text token.
-        defaults: apply the checkpoint's generation_config.json.
+        defaults: apply the sampling settings of the checkpoint's generation_config.json; what ends a text
+            applies in any case.
         tokenizer: in place of the target's own; a target given as a transformers model has none.
         batch: largest number of rows decoded together; one that ends makes room for the next.
         on_piece: called with a `Piece` for each step and row.
@@ -170,7 +172,7 @@ def prepare(
     ]
     settings = resolve_settings(
         given,
-        model.defaults if defaults else None,
+        model.defaults if defaults else only_ends(model.defaults),
         model.tokenizer,
         vocab=vocab,
         stop=stop,
@@ -189,13 +191,12 @@ def prepare(
     row_seeds = [derived(each, sample) for each in prompt_seeds(seed, len(tokens)) for sample in range(n)]
     predicted = encode_predictions(model.tokenizer, prediction, len(tokens), vocab)
     tokens, predicted = ([each for each in rows for _ in range(n)] for rows in (tokens, predicted))
-    max_new_tokens = free_lengths(model, tokens)
+    max_new_tokens = free_lengths(model, tokens, settings)
     values = configure(recipe, model.target, options, ModelOpener(model))
     max_new = settings.params.max_tokens
-    check_draft_lengths(
-        values,
-        max(len(prompt) + min(max_new, free) for prompt, free in zip(tokens, max_new_tokens, strict=True)),
-    )
+    pairs = zip(tokens, max_new_tokens, strict=True)
+    for sentence in short_drafts(values, max(len(prompt) + min(max_new, free) for prompt, free in pairs)):
+        warnings.warn(sentence, stacklevel=3)
     return Request(
         model,
         tokens,
@@ -233,21 +234,20 @@ def prompt_seeds(seed: int | Sequence[int] | None, count: int) -> list[int]:
     return [whole_number("seed", each) for each in seed]
 
 
-def free_lengths(model: Model, prompts: Sequence[Sequence[int]]) -> list[int]:
-    """Maximum number of new tokens per prompt: the model's maximum length less the prompt's length.
+def free_lengths(model: Model, prompts: Sequence[Sequence[int]], settings: Settings) -> list[int]:
+    """Maximum number of new tokens per prompt: the model's maximum length, or the checkpoint's max_length
+    where the settings have it, less the prompt's length.
 
-    Raises ValueError for a prompt that is as long as the model's maximum length.
+    Raises ValueError for a prompt that is as long as one of both.
     """
-    limit = model.max_length
-    if limit is None:
-        return [UNLIMITED] * len(prompts)
+    limit = UNLIMITED if model.max_length is None else model.max_length
     for index, prompt in enumerate(prompts, 1):
         if len(prompt) >= limit:
             which = "the prompt" if len(prompts) == 1 else f"prompt {index}"
             raise ValueError(
                 f"{which} has {len(prompt)} tokens, but {model.name} reads at most {limit}: shorten it"
             )
-    return [limit - len(prompt) for prompt in prompts]
+    return [settings.free_length(len(prompt), limit) for prompt in prompts]
 
 
 def _check_counts(**counts: Any) -> None:

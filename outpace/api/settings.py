@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from operator import index
+from types import SimpleNamespace
 from typing import Any
 
 from outpace.api.logprobs import token_text
@@ -56,6 +57,20 @@ class Settings:
     stop: tuple[str, ...] = ()  # stop strings
     special_tokens: Mapping[int, str] = field(default_factory=dict)  # by id, if stop strings name some
     grammar: Callable[[], Grammar] | None = None  # returns a new grammar matcher for one row
+    # most tokens of prompt and new text together: the checkpoint's, where no number of new tokens is set
+    max_length: int | None = None
+
+    def free_length(self, num_prompt: int, limit: int) -> int:
+        """How many new tokens a prompt of so many tokens may get from a model that reads `limit` tokens.
+        ValueError for a prompt that is as long as the checkpoint's max_length."""
+        if self.max_length is None:
+            return limit - num_prompt
+        if num_prompt >= self.max_length:
+            raise ValueError(
+                f"the prompt has {num_prompt} tokens, but the model's generation_config ends texts at "
+                f"max_length {self.max_length}, prompt included: set max_tokens, which takes precedence"
+            )
+        return min(limit, self.max_length) - num_prompt
 
     def row_params(self, seed: int, max_new_tokens: int) -> SamplingParams:
         """The sampling parameters of one row. `max_new_tokens` is how many tokens the model's maximum length
@@ -76,6 +91,7 @@ def resolve_settings(
     tokenizer: Any = None,
     *,
     vocab: int | None = None,  # None: token ids are not checked
+    most_tokens: int = MAX_TOKENS,  # max_tokens where neither the caller nor the checkpoint says anything
     stop: str | Sequence[str] | None = None,
     grammar: str | None = None,
     json_schema: str | Mapping[str, Any] | None = None,
@@ -87,11 +103,13 @@ def resolve_settings(
     """
     given = {name: value for name, value in given.items() if value is not None}
     found = _defaults(defaults) | given
+    max_length = None if "max_tokens" in found else getattr(defaults, "max_length", None)
+    found.setdefault("max_tokens", max_length or most_tokens)
     if "temperature" not in given and getattr(defaults, "do_sample", None) is not True:
         found["temperature"] = 0.0
     if not found["temperature"]:
         found = {name: value for name, value in found.items() if name not in TRUNCATION or name in given}
-    if "min_tokens" not in given and isinstance(max_tokens := found.get("max_tokens", MAX_TOKENS), Integral):
+    if "min_tokens" not in given and isinstance(max_tokens := found["max_tokens"], Integral):
         found["min_tokens"] = min(found.get("min_tokens", 0), int(max_tokens))
     suppressed = dict.fromkeys(getattr(defaults, "suppress_tokens", None) or (), float("-inf"))
     found["logit_bias"] = tuple((suppressed | _biases(given.get("logit_bias"))).items())
@@ -113,7 +131,14 @@ def resolve_settings(
         strings,
         special_tokens(strings, tokenizer),
         make_grammar,
+        max_length,
     )
+
+
+def only_ends(defaults: Any) -> Any:
+    """What ends a text, of the checkpoint's generation_config, without its sampling settings."""
+    kept = ("eos_token_id", "stop_strings")
+    return SimpleNamespace(**{name: getattr(defaults, name, None) for name in kept})
 
 
 def end_tokens(defaults: Any, tokenizer: Any) -> tuple[int, ...]:

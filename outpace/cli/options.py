@@ -96,7 +96,9 @@ class GenerationOptions:
         int | None,
         typer.Option(help="Makes sampling repeatable if the method measures no times; default: random."),
     ] = None
-    defaults: Annotated[bool, typer.Option(help="Apply the model's generation_config.json.")] = True
+    defaults: Annotated[
+        bool, typer.Option(help="Apply the sampling settings of the model's generation_config.json.")
+    ] = True
 
     @staticmethod
     def parameters() -> list[Parameter]:

@@ -207,9 +207,10 @@ class AdaptiveDepth:
             if planned:
                 accepted = forest.depths[step.verdict.leaf[row]]
                 tested = _num_tested(forest, step.verdict.leaf[row])
-                if self._num_models > 1:
-                    tested = accepted + (accepted < planned)  # below a side branch no level is drafted
-                    self._level_tokens += (num_drafted / planned - self._level_tokens) / LEVEL_STEPS
+                if self._num_models > 1 and num_drafted:
+                    levels = forest.depths[forest.nodes[row][-1]]  # fewer than planned where the text ends
+                    tested = accepted + (accepted < levels)  # below a side branch no level is drafted
+                    self._level_tokens += (num_drafted / levels - self._level_tokens) / LEVEL_STEPS
                 expected = num_drafted if self._trims else self._width * planned
                 self._rates.record(slot, max(1, expected), num_drafted, tested, accepted)
                 read_by_draft += missed[row]

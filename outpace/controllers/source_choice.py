@@ -15,7 +15,7 @@ import numpy
 from outpace.controllers.acceptance_rates import AcceptanceRates
 from outpace.controllers.match_rates import MatchRates
 from outpace.controllers.step_cost import StepCost
-from outpace.core.context import Context
+from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import Found, LookUp, Plan, Step, Want
 
 # Lengths of the draft model's first nine drafts, in tokens, limited to the method's `depth`. Drafts of
@@ -73,15 +73,17 @@ class SourceChoice:
         depth: int,
         sizes: Sequence[int] = (),
         chain_sizes: Sequence[int] | None = None,
+        *,
+        max_length: int | None = None,
     ) -> None:
         """`lookup_depth`, `depth`: longest drafts; `depth` is 0 if there is no draft model. `sizes`,
-        `chain_sizes`: as in core.contracts.Target. ValueError for a lookup_depth below 1 or a negative
-        depth."""
+        `chain_sizes`: as in core.contracts.Target. `max_length`: most tokens of a text that the draft model
+        reads. ValueError for a lookup_depth below 1 or a negative depth."""
         if lookup_depth < 1:
             raise ValueError(f"lookup_depth is {lookup_depth}; use 1 or more")
         if depth < 0:
             raise ValueError(f"depth is {depth}; use 0 or more, 0 for no drafts of the model")
-        self._lookup_depth, self._depth = lookup_depth, depth
+        self._lookup_depth, self._depth, self._max_length = lookup_depth, depth, max_length
         self._rates, self._matches = AcceptanceRates(), MatchRates(lookup_depth)
         self._cost = StepCost(sizes, chain_sizes)
         self._num_drafts = self._num_chosen = self._hold = 0
@@ -112,16 +114,17 @@ class SourceChoice:
         assert ctx is not None
         rests = self._without >= REST_AFTER and self._without % LOOK_EVERY
         found = [NOTHING] * len(limits) if rests else look_up()
-        if self._depth and self._num_drafts < len(FIRST_DEPTHS):
-            depth = min(FIRST_DEPTHS[self._num_drafts], self._depth)
-            sizes = [(0, min(depth, limit)) for limit in limits]
+        depths = [min(self._depth, longest_draft(self._max_length, length)) for length in ctx.committed]
+        if any(depths) and self._num_drafts < len(FIRST_DEPTHS):
+            first = FIRST_DEPTHS[self._num_drafts]
+            sizes = [(0, min(first, depth, limit)) for depth, limit in zip(depths, limits, strict=True)]
             self._num_drafts += any(limits)
         else:
             self._without += 1
             if not self._hold or ctx.slots != self._predicted_slots:
                 self._predict(ctx)
             self._hold -= 1
-            rows = zip(ctx.slots, found, limits, self._missed(ctx), strict=True)
+            rows = zip(ctx.slots, found, limits, depths, self._missed(ctx), strict=True)
             sizes = [self._best(*row) if row[2] else (0, 0) for row in rows]
         if any(looked_up for looked_up, _ in sizes):
             self._without = 0
@@ -129,14 +132,14 @@ class SourceChoice:
         self._planned |= {slot: (each, depth) for slot, each, limit, (_, depth) in rows if limit}
         return sizes
 
-    def _best(self, slot: int, found: Found, limit: int, missed: int) -> tuple[int, int]:
+    def _best(self, slot: int, found: Found, limit: int, longest: int, missed: int) -> tuple[int, int]:
         matched, following = found
         reached = self._matches.reached(slot, matched, min(len(following), limit)) if following else ()
         lookups = speeds(reached, self._lookup_seconds)
         looked_up = lookups.index(max(lookups))
-        if not self._depth:
+        if not longest:
             return looked_up, 0
-        reached = accumulate(repeat(self._rates.rate(slot), min(self._depth, limit)), mul)
+        reached = accumulate(repeat(self._rates.rate(slot), min(longest, limit)), mul)
         read_seconds = missed * self._read_seconds
         drafts = speeds(reached, self._draft_seconds, read_seconds)
         depth = drafts.index(max(drafts))

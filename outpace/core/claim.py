@@ -12,7 +12,7 @@ Letters: N nodes of all trees, M rows of q, K columns of q.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -20,6 +20,11 @@ from torch import Tensor
 class Claim:
     """Base class of records of how draft tokens were drawn, on which exact verification relies;
     `Verifier.accepts` lists the subclasses for which a verifier is exact."""
+
+    def only(self, nodes: Sequence[int]) -> Claim:
+        """The record of these nodes alone, in this order; the others are those of other rows, or all that
+        are behind some of these, whatever their tokens."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,3 +51,8 @@ class Drawn(Claim):
         if self.draws is not None:
             return self.draws
         return [(node, row) for node, row in enumerate(self.row) if row >= 0]
+
+    def only(self, nodes: Sequence[int]) -> Drawn:
+        place = {node: index for index, node in enumerate(nodes)}
+        draws = self.draws and tuple([(place[node], row) for node, row in self.draws if node in place])
+        return replace(self, row=tuple([self.row[node] for node in nodes]), draws=draws)

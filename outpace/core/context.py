@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from outpace.core.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Cache
+
+UNLIMITED = 1 << 30  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +42,25 @@ class Context:
         if len(self.tokens) == 1:
             return self.tokens[0][-1:]
         return torch.stack([row[-1] for row in self.tokens])
+
+    @property
+    def stops(self) -> list[tuple[int, ...]] | None:  # (B,)
+        """The tokens with which the text of each row ends; None if no row has any."""
+        found = [params.stop for params in self.sampling]
+        return found if any(found) else None
+
+    def going_on(self, nodes: Sequence[int], tokens: Tensor, rows: Sequence[int]) -> list[int]:
+        """Those of these draft nodes, with these tokens in these rows (M,), after which the text goes on:
+        nothing behind a token that ends it can be kept. All of them for tokens on an accelerator, for which
+        looking at them would wait."""
+        stops = self.stops
+        if stops is None or tokens.device.type != "cpu":
+            return list(nodes)
+        found = zip(nodes, tokens.tolist(), rows, strict=True)
+        return [node for node, token, row in found if token not in stops[row]]
+
+
+def longest_draft(limit: int | None, length: int) -> int:
+    """Number of tokens that a model which reads at most `limit` tokens (None: any number) may draft after a
+    text of `length` tokens. In a batch it also reads the last of them, while other rows draft on."""
+    return UNLIMITED if limit is None else max(0, limit - length)

@@ -570,9 +570,15 @@ class Parts:
         return check_plan(self.controller.plan(ctx), len(ctx.slots)).within(ctx.max_draft_depth)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        """The drafter's draft; ContractError for a faulty one."""
+        """The drafter's draft, without what is behind tokens that end a text; ContractError for a faulty
+        one."""
         draft = self.drafter.propose(ctx, plan)
-        return check_draft(draft, ctx.roots, self.target.vocab, self.drafter.claims)
+        draft = check_draft(draft, ctx.roots, self.target.vocab, self.drafter.claims)
+        stops, tree = ctx.stops, draft.tree
+        if stops is None or len(tree) == len(stops) or tree.tokens.device.type != "cpu":
+            return draft
+        within = tree.within(stops)
+        return draft if within is tree else replace(draft, tree=within)
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         """The verifier's verdict; ContractError for a faulty one."""

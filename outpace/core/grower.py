@@ -49,6 +49,14 @@ class Grower:
         """Tokens of the nodes added by the last call, in node order."""
         return self._tokens[-1]
 
+    def tokens_from(self, first: int) -> Tensor:
+        """Tokens of the nodes from `first` on, which one or more calls have added, in node order."""
+        calls, start = len(self._tokens), len(self)
+        while start > first:
+            calls -= 1
+            start -= len(self._tokens[calls])
+        return torch.cat(self._tokens[calls:]) if calls < len(self._tokens) - 1 else self.newest
+
     def path_probs(self, nodes: Sequence[int]) -> list[list[float]]:
         """For each of these nodes the draft probabilities of the tokens on its path, given those before them,
         without the root. Requires `confidence`."""

@@ -206,6 +206,30 @@ class TokenTree:
         confidence = None if self.confidence is None else self.confidence[nodes]
         return TokenTree(self.tokens[nodes], Forest.chain(tuple(lengths)), confidence)
 
+    def only(self, nodes: Sequence[int], rows: Sequence[int] | None = None) -> TokenTree:
+        """The tree of these nodes, renumbered in this order; with each its parent, and the roots of `rows`
+        first (None: of all rows). A claim keeps all rows of q."""
+        place = {node: index for index, node in enumerate(nodes)} | {-1: -1}
+        num_rows = self.forest.num_rows if rows is None else len(rows)
+        forest = Forest.of([place[self.forest.parents[node]] for node in nodes], num_rows)
+        confidence = None if self.confidence is None else self.confidence[list(nodes)]
+        claim = None if self.claim is None else self.claim.only(nodes)
+        return TokenTree(self.tokens[list(nodes)], forest, confidence, claim)
+
+    def within(self, stops: Sequence[Sequence[int]]) -> TokenTree:
+        """The tree without the nodes behind tokens that end the text of their row, `stops` (B,); itself if
+        there are none. Whether a node goes follows from tokens above it, so that claims stay true."""
+        forest, tokens = self.forest, self.tokens.tolist()
+        if {token for each in stops for token in each}.isdisjoint(tokens[forest.num_rows :]):
+            return self
+        kept, is_open = list(range(forest.num_rows)), [True] * forest.num_rows
+        for node in range(forest.num_rows, len(forest)):
+            reached = is_open[forest.parents[node]]
+            is_open.append(reached and tokens[node] not in stops[forest.rows[node]])
+            if reached:
+                kept.append(node)
+        return self if len(kept) == len(forest) else self.only(kept)
+
     def match(self, continuations: Sequence[Sequence[int]]) -> list[int]:
         """(B,) deepest node of each row whose path is a prefix of the row's continuation, the tokens after
         its root; the root if the first token differs."""

@@ -7,6 +7,7 @@ criteria are called after every token. The model itself is not changed.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from outpace.api.methods import choose_method
 from outpace.api.model import Model, load
-from outpace.api.opener import ModelOpener, check_draft_lengths
+from outpace.api.opener import ModelOpener, short_drafts
 from outpace.core.context import Context
 from outpace.core.contracts import Recipe, Scores
 from outpace.core.sampling_params import SamplingParams
@@ -126,11 +127,12 @@ class Decoder:
         device = str(target.device)
         opener = ModelOpener(Model(type(model).__name__, target), lambda name: self._load(name, device))
         options = configure(self.recipe, target, self.options, opener)
-        check_draft_lengths(options, max(counts) + max_tokens, setting="max_new_tokens")
+        for sentence in short_drafts(options, max(counts) + max_tokens):
+            warnings.warn(sentence, stacklevel=4)
         session = Session(
             self.recipe(target, **options),
             rows.prompts,
-            [converted.sampling(max_tokens) for _ in rows.prompts],
+            [converted.sampling(max_tokens, rows.stop) for _ in rows.prompts],
             lambda scores, tree, ctx: converted.distribution(scores, tree, ctx, rows.padding),
             done=rows.ended,
         )
@@ -182,12 +184,13 @@ class ConvertedProcessors:
             left = []
         return ConvertedProcessors(tuple(left), num_rows, replace(params, **found))
 
-    def sampling(self, max_tokens: int) -> SamplingParams:
-        """Sampling parameters of one row with this max_tokens and, unless greedy, a seed drawn from
-        torch's generator."""
+    def sampling(self, max_tokens: int, stop: tuple[int, ...] = ()) -> SamplingParams:
+        """Sampling parameters of one row with this max_tokens, these end-of-text tokens and, unless greedy, a
+        seed drawn from torch's generator."""
         return replace(
             self.params,
             max_tokens=max_tokens,
+            stop=stop,
             seed=0 if self.params.greedy else int(torch.randint(2**62, ())),
         )
 
@@ -260,6 +263,9 @@ class BatchRows:
         host, width = input_ids.cpu(), input_ids.shape[1]
         self.prompts = [row[width - count :] for row, count in zip(host, counts, strict=True)]
         self.padding = [row[: width - count] for row, count in zip(host, counts, strict=True)]
+        # end-of-text tokens, behind which nothing is drafted
+        ends = [criterion.eos_token_id for criterion in criteria if hasattr(criterion, "eos_token_id")]
+        self.stop = tuple(int(token) for each in ends for token in each.flatten())
         self._new: list[list[int]] = [[] for _ in counts]
         self._ended = [False] * len(counts)
 

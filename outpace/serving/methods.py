@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outpace.api.methods import DRAFTS, choose_method
 from outpace.api.model import Model
-from outpace.api.opener import ModelOpener, draft_lengths
+from outpace.api.opener import ModelOpener, short_drafts
 from outpace.core.contracts import Guarantee, Parts, Recipe
 from outpace.recipes import configure, resolve_recipe
+
+MAX_LENGTH = 1 << 20  # tokens of prompt and output where the model has no maximum length
+log = logging.getLogger(__name__)
 
 
 def open_methods(
@@ -17,9 +21,9 @@ def open_methods(
     method: Recipe,
     options: Mapping[str, Any],
     others: Sequence[tuple[str, Mapping[str, Any]]] = (),
-) -> tuple[dict[str, Parts], int | None]:
-    """Method name -> its parts, the first method first; and the maximum length of prompt and output together,
-    in tokens, which the drafts may lower. None: no limit.
+) -> dict[str, Parts]:
+    """Method name -> its parts, the first method first. Drafts that read shorter texts than the model are
+    logged.
 
     `others`: names of further methods with their options; they have the first one's draft unless these have
     one, or an alternative to it. ValueError for an unknown method or invalid options, if the first
@@ -28,14 +32,14 @@ def open_methods(
     """
     draft = {name: value for name, value in options.items() if name in DRAFTS}
     found: dict[str, Parts] = {}
-    limits = [model.max_length]
+    short: dict[str, None] = {}
     for each, given in [(method, options), *others]:
         recipe = resolve_recipe(each)
         shared = {name: value for name, value in draft.items() if recipe.is_open(name, given)}
         recipe, chosen = choose_method(recipe, shared | dict(given), model.name)
         values = configure(recipe, model.target, _own(recipe, chosen), ModelOpener(model))
         found[recipe.name] = recipe(model.target, **values)
-        limits += [limit for _, limit in draft_lengths(values)]
+        short |= dict.fromkeys(short_drafts(values, model.max_length or MAX_LENGTH))
     lossy = [name for name, parts in found.items() if parts.guarantee is Guarantee.LOSSY]
     if lossy and len(found) > 1:
         raise ValueError(f"{lossy[0]} is LOSSY, so other methods would give its texts: serve it alone")
@@ -45,7 +49,9 @@ def open_methods(
             f"{first} is {found[first].guarantee.name} and its verifier judges the drafts of all methods: "
             "name an EXACT method first, or serve it alone"
         )
-    return found, min((limit for limit in limits if limit is not None), default=None)
+    for sentence in short:
+        log.warning(sentence)
+    return found
 
 
 def _own(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:

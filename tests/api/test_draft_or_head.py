@@ -125,7 +125,7 @@ def test_a_greedy_verifier_does_not_judge_the_drafts_of_exact_methods(loaded: An
         return Parts(target, NGram(), Greedy(), Fixed(depth))
 
     first = contracts.recipe(paper="none", family="base", guarantee=Guarantee.GREEDY)(greedy_lookup)
-    assert list(open_methods(loaded[0], first, {})[0]) == ["greedy-lookup"]
+    assert list(open_methods(loaded[0], first, {})) == ["greedy-lookup"]
     with pytest.raises(ValueError, match="greedy-lookup is GREEDY and its verifier judges the drafts of all"):
         open_methods(loaded[0], first, {}, [("prompt-lookup", {})])
 

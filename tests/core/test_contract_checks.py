@@ -238,5 +238,5 @@ def test_tokens_on_an_accelerator_are_not_waited_for():
 
     tree = TokenTree(torch.tensor([1, 2]).as_subclass(Away), Forest.chain((1,)))
     parts = Parts(TARGET, Drafting(lambda _: Draft(tree)), Match(), Fixed(1))
-    ctx: Any = type("Rows", (), {"roots": torch.tensor([1]), "slots": (0,)})()
+    ctx: Any = type("Rows", (), {"roots": torch.tensor([1]), "slots": (0,), "stops": [(2,)]})()
     assert parts.propose(ctx, Plan((1,))).tree is tree

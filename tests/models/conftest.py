@@ -153,6 +153,8 @@ TINY: dict[str, dict[str, Any]] = {
         "num_mem_blocks": 1,
         "adapter_rank": 8,
     },
+    # convolutions before keys and values
+    "zaya": {"num_experts": 4, "moe_intermediate_size": 24, "router_hidden_size": 16},
     "mamba": {"state_size": 4},
     "jamba": {"attn_layer_offset": 1, "attn_layer_period": 2, "mamba_d_state": 4},
     "mamba2": {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 1, "chunk_size": 4},

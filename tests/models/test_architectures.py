@@ -133,6 +133,7 @@ def test_models_that_attend_by_cache_slot_score_chains_only_and_warn_once(
     [
         *("qwen3_5_text", "qwen3_next", "olmo_hybrid", "kimi_linear"),  # linear attention
         "lfm2",  # short convolutions
+        "zaya",  # convolutions inside attention, whose layers return more than one tensor
         *("granitemoehybrid", "bamba", "nemotron_h", "zamba2", "falcon_h1"),  # Mamba 2 beside attention
         "mamba2",
     ],

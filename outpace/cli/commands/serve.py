@@ -63,7 +63,9 @@ def serve(
     ] = "",
     *,
     loading: o.LoadingOptions,
-    defaults: Annotated[bool, typer.Option(help="Apply the model's generation_config.json.")] = True,
+    defaults: Annotated[
+        bool, typer.Option(help="Apply the sampling settings of the model's generation_config.json.")
+    ] = True,
     chat_template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A Jinja template, in place of the model's own.")
     ] = None,
@@ -121,14 +123,13 @@ def serve(
         resolve_recipe(name)  # an unknown name is refused before the model is loaded
     listener = _listen(host, port)
     model = loading.load(target)
-    parts, max_length = open_methods(model, used, given, others)
+    parts = open_methods(model, used, given, others)
     service = Service(
         model,
         parts,
         name=served_model_name or target,
         chat_template=template,
         use_defaults=defaults,
-        max_length=max_length,
         max_rows=max_rows,
         max_waiting=max_waiting,
         kv_bytes=kv_bytes,

@@ -71,7 +71,10 @@ class FusedChains:
         with ExitStack() as stack:
             members: list[_Member] = []
             for number, model in enumerate(self._models):
-                if own := [row for row in rows if number in chosen[row]]:
+                own = [
+                    row for row in rows if number in chosen[row] and model.longest_draft(ctx.committed[row])
+                ]
+                if own:
                     own_ctx = ctx if len(own) == len(ctx.slots) else context_of_rows(ctx, own)
                     members.append(_Member(number, own, own_ctx, stack.enter_context(model.reading(own_ctx))))
             tree = self._grown(ctx, plan, members)
@@ -85,12 +88,19 @@ class FusedChains:
         tree = _Tree(ctx)
         for slot in ctx.slots:
             self._proposed[slot] = []
+        stops = ctx.stops
+        ended: set[tuple[int, int]] = set()  # (row, draft model) that has drafted the end of the text
         for level in range(max(plan.depth)):
             found: dict[int, list[Proposal]] = {}
             for member in members:
                 own = [row for row in member.rows if plan.depth[row] > level]
+                own = [row for row in own if (row, member.drafter) not in ended]
+                model = self._models[member.drafter]
+                own = [row for row in own if model.longest_draft(ctx.committed[row]) > level]
                 for row, proposal in member.proposals(own):
                     found.setdefault(row, []).append(proposal)
+            if not found:
+                break
             following: dict[int, dict[int, int]] = {}  # row -> draft model -> the token that it reads next
             for row, proposals in found.items():
                 self._proposed[ctx.slots[row]].append(proposals)
@@ -104,8 +114,10 @@ class FusedChains:
                     for each in sorted(proposals, key=lambda each: -scores[each.drafter]):
                         tree.extend(row, each.drafter, each.token)
                     following[row] = {each.drafter: each.token for each in proposals}
+            for row, tokens in following.items() if stops else ():
+                ended |= {(row, drafter) for drafter, token in tokens.items() if token in stops[row]}
             for member in members:
-                own = [row for row in member.rows if row in found]
+                own = [row for row in member.rows if member.drafter in following.get(row, {})]
                 member.go_on(own, [following[row][member.drafter] for row in own])
         return tree.tree()
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Step
-from outpace.core.tree import TokenTree
-from outpace.drafters.compose.rows import context_of_rows, joined_rows, plan_of_rows
+from outpace.drafters.compose.rows import draft_of_some
 
 
 class PlannedRows:
@@ -25,14 +23,7 @@ class PlannedRows:
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         planned = [row for row, depth in enumerate(plan.depth) if depth > 0]
-        if len(planned) == len(plan.depth):
-            return self._drafter.propose(ctx, plan)
-        if not planned:
-            return Draft(TokenTree.roots(ctx.roots))
-        draft = self._drafter.propose(context_of_rows(ctx, planned), plan_of_rows(plan, planned))
-        others = [row for row, depth in enumerate(plan.depth) if depth == 0]
-        tree = joined_rows([draft.tree, TokenTree.roots(ctx.roots[others])], [planned, others])
-        return replace(draft, tree=tree)
+        return draft_of_some(self._drafter.propose, ctx, plan, planned)
 
     def observe(self, step: Step) -> None:
         self._drafter.observe(step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy
@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import pad
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.context import Context
+from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import (
     Draft,
     Found,
@@ -100,6 +100,30 @@ def plan_of_rows(plan: Plan, rows: Sequence[int]) -> Plan:
         choice=None if choice is None else chosen,
         drafter=None if plan.drafter is None else tuple(plan.drafter[row] for row in rows),
     )
+
+
+Propose = Callable[[Context, Plan], Draft]  # `propose` of a drafter
+
+
+def draft_of_some(propose: Propose, ctx: Context, plan: Plan, rows: Sequence[int]) -> Draft:
+    """The draft of a drafter that sees these rows only; the others have none."""
+    if len(rows) == len(ctx.slots):
+        return propose(ctx, plan)
+    if not rows:
+        return Draft(TokenTree.roots(ctx.roots))
+    draft = propose(context_of_rows(ctx, rows), plan_of_rows(plan, rows))
+    others = sorted({*range(len(ctx.slots))} - {*rows})
+    tree = joined_rows([draft.tree, TokenTree.roots(ctx.roots[others])], [rows, others])
+    return replace(draft, tree=tree)
+
+
+def draft_within(propose: Propose, ctx: Context, plan: Plan, limit: int | None, skipped: int = 0) -> Draft:
+    """The draft of a drafter whose model reads at most `limit` tokens of a text (None: any number), which
+    does not read its first `skipped` tokens. Rows end with the last draft token that the model can predict,
+    and those with longer texts have no draft; the model reads nothing of them."""
+    longest = [longest_draft(limit, length - skipped) for length in ctx.committed]
+    rows = [row for row, depth in enumerate(longest) if depth]
+    return draft_of_some(propose, ctx, plan.within(longest), rows)
 
 
 def draft_of_rows(parts: Parts, ctx: Context, rows: Sequence[int], depth: Sequence[int]) -> Draft:
@@ -193,16 +217,7 @@ def _widened(claim: Claim | None, whole: int | None, columns: int) -> Claim | No
 
 def tree_of_rows(tree: TokenTree, rows: Sequence[int]) -> TokenTree:
     """The trees of these rows only, their nodes renumbered. A claim keeps all rows of q."""
-    nodes = _nodes_of_rows(tree.forest, rows)
-    place = {node: index for index, node in enumerate(nodes)} | {-1: -1}
-    forest = Forest.of([place[tree.forest.parents[node]] for node in nodes], len(rows))
-    claim = tree.claim
-    if claim is not None:
-        assert isinstance(claim, Drawn)
-        draws = claim.draws and tuple((place[node], row) for node, row in claim.draws if node in place)
-        claim = replace(claim, row=tuple(claim.row[node] for node in nodes), draws=draws)
-    confidence = None if tree.confidence is None else tree.confidence[nodes]
-    return TokenTree(tree.tokens[nodes], forest, confidence, claim)
+    return tree.only(_nodes_of_rows(tree.forest, rows), rows)
 
 
 def _nodes_of_rows(forest: Forest, rows: Sequence[int]) -> list[int]:

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.context import Context
+from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import NOTHING, Cache, Carry, Draft, Plan, Step, Want
 from outpace.core.tree import TokenTree
+from outpace.drafters.compose.rows import draft_within
 from outpace.drafters.model.grow import Read
 from outpace.drafters.model.nan_check import check_logits
 from outpace.models.heads.head_model import HeadModel
@@ -61,6 +62,9 @@ class AdapterDrafter:
         self._read: tuple[TokenTree, tuple[int, ...]] | None = None
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
+        return draft_within(self._propose, ctx, plan, self.adapter.model.max_length)
+
+    def _propose(self, ctx: Context, plan: Plan) -> Draft:
         if max(plan.depth, default=0) == 0:
             return Draft(TokenTree.roots(ctx.roots))
         self._discard()
@@ -85,16 +89,21 @@ class AdapterDrafter:
         tree, slots = step.draft.tree, step.ctx.slots
         paths = [tree.forest.path(node) for node in step.kept]
         states = step.scores.hidden[self.layer]
+        cache = self.caches(step.ctx.cache)[1]
         if not any(step.generated):
-            cache = self.caches(step.ctx.cache)[1]
-            tokens = [tree.tokens[path].cpu() for path in paths]
-            self.adapter.model.keep(tokens, slots, cache, NOTHING, [states[path] for path in paths])
+            rows = [row for row in range(len(slots)) if self._reads(step, row)]
+            if rows:
+                tokens = [tree.tokens[paths[row]].cpu() for row in rows]
+                own = [slots[row] for row in rows]
+                self.adapter.model.keep(tokens, own, cache, NOTHING, [states[paths[row]] for row in rows])
             for slot in slots:
                 self._unread[slot] = states[:0]
             return
-        cache = self.caches(step.ctx.cache)[1]
         self._keep({slot: tree.tokens[path[1:]].tolist() for slot, path in zip(slots, paths, strict=True)})
         for row, (slot, path) in enumerate(zip(slots, paths, strict=True)):
+            if not self._reads(step, row):
+                self._unread[slot] = states[:0]
+                continue
             new, before = states[path], self._unread.get(slot)
             known = new if before is None else torch.cat((before, new))
             read = cache.lengths[slot]
@@ -104,6 +113,12 @@ class AdapterDrafter:
                 tokens = torch.cat((step.ctx.tokens[row][read:], after))
                 self.adapter.model.keep([tokens], [slot], cache, NOTHING, [known])
                 self._unread[slot] = known[:0]
+
+    def _reads(self, step: Step, row: int) -> bool:
+        """Whether the adapter can draft after a step: it reads no texts that are longer than its positions
+        allow."""
+        length = step.ctx.committed[row] + len(step.draft.tree.forest.path(step.kept[row]))
+        return longest_draft(self.adapter.model.max_length, length) > 0
 
     def _keep(self, accepted: dict[int, list[int]]) -> None:
         """Keep the entries of the last draft's root and accepted tokens. `accepted`: slot -> the tokens after

@@ -9,6 +9,7 @@ Letters: F nodes that are extended, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from outpace.core.context import Context
 from outpace.core.contracts import Plan
 from outpace.core.grower import Grower
-from outpace.core.tree import Forest, TokenTree
+from outpace.core.tree import TokenTree
 from outpace.drafters.model.grow import Read
 from outpace.sampling.adjust import adjust
 from outpace.sampling.topk import at_least_float32, top
@@ -54,6 +55,7 @@ def best_paths(
     grower = Grower(ctx.roots)
     scores, log_probs = [0.0] * len(ctx.slots), [0.0] * len(ctx.slots)  # by node
     ends = [[row] for row in range(len(ctx.slots))]  # last nodes of each row's paths
+    ended = [list[int]() for _ in ctx.slots]  # last nodes of the paths with which each row's text ends
     for level, count in enumerate(branching):
         frontier = [node for row, nodes in enumerate(ends) if plan.depth[row] > level for node in nodes]
         if not frontier:
@@ -75,9 +77,13 @@ def best_paths(
                 is_last = level + 1 == min(plan.depth[row], len(branching))
                 best = sorted(new, key=lambda each: -each.score)[: num_paths if is_last else width or None]
                 tokens_of = torch.tensor([each.token for each in best])
-                ends[row] = grower.add_chosen([each.parent for each in best], tokens_of)
+                nodes = grower.add_chosen([each.parent for each in best], tokens_of)
+                ends[row] = ctx.going_on(nodes, tokens_of, [row] * len(nodes))
+                ended[row] += [node for node in nodes if node not in ends[row]]
                 scores += [each.score for each in best]
                 log_probs += [each.log_prob for each in best]
+    for row, nodes in enumerate(ended):
+        ends[row] = sorted(nodes + ends[row], key=lambda node: -scores[node])[:num_paths]
     return _only(grower.structure(), log_probs, ends)
 
 
@@ -93,9 +99,5 @@ def _most_probable(logits: Tensor, count: int, top_k: int) -> tuple[Tensor, Tens
 
 def _only(tree: TokenTree, log_probs: Sequence[float], ends: Sequence[Sequence[int]]) -> TokenTree:
     """The tree with the paths to these nodes alone."""
-    forest = tree.forest
-    kept = sorted({node for nodes in ends for end in nodes for node in forest.path(end)})
-    place = {node: index for index, node in enumerate(kept)} | {-1: -1}
-    parents = [place[forest.parents[node]] for node in kept]
-    confidence = torch.tensor([log_probs[node] for node in kept])
-    return TokenTree(tree.tokens[kept], Forest.of(parents, forest.num_rows), confidence)
+    kept = sorted({node for nodes in ends for end in nodes for node in tree.forest.path(end)})
+    return replace(tree, confidence=torch.tensor(log_probs)).only(kept)

@@ -15,6 +15,7 @@ from torch import Tensor
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import Read
@@ -38,8 +39,8 @@ class CrossVocabularyDrafter:
     Texts are translated token by token: into the matching token (same bytes or same special role) where there
     is one, else into the tokenization of its bytes. With `retokenize` texts are tokenized as a whole instead,
     as in the draft model's training; the tokens of the last word are then computed in every step, since later
-    text may change them. A text that would exceed the model's maximum length is cut to its last tokens, half
-    that length.
+    text may change them. A text that would exceed the model's maximum length is cut to its last tokens, at
+    most half that length.
     """
 
     want = Want()
@@ -62,11 +63,21 @@ class CrossVocabularyDrafter:
                 "the draft model and the target have no token in common: use a draft for the same kind of "
                 "text"
             )
+        limit, begin = cross_vocabulary.model.max_length, len(cross_vocabulary.draft_vocabulary.begin)
+        if limit is not None and limit - max_depth <= begin:
+            raise ValueError(
+                f"the draft model reads at most {limit} tokens, and a draft may need {max_depth} besides the "
+                "text: use a smaller depth or another draft model"
+            )
+        # tokens of a text that are kept when it gets too long for a model with a limit
+        self._most_kept = 0 if limit is None else min(limit // 2, limit - max_depth)
         self.claims = claims
         self._cross_vocabulary, self._nodes, self._max_depth = cross_vocabulary, nodes, max_depth
         self._build_tree, self._translate_tree, self._retokenize = build_tree, translate_tree, retokenize
         self._draft_model = DraftModel(cross_vocabulary.model, growth=self._grow, keeps_hidden=keeps_hidden)
         self._texts: dict[int, TranslatedText] = {}
+        # slot -> its request's sampling parameters, and those for the draft model
+        self._sampling: dict[int, tuple[SamplingParams, SamplingParams]] = {}
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         if max(plan.depth, default=0) == 0:
@@ -85,6 +96,7 @@ class CrossVocabularyDrafter:
         self._draft_model.release(slots)
         for slot in slots:
             self._texts.pop(slot, None)
+            self._sampling.pop(slot, None)
 
     def forget_all(self) -> None:
         """Empty the draft model's KV cache, because its weights have changed."""
@@ -100,6 +112,18 @@ class CrossVocabularyDrafter:
     def _tails(self, ctx: Context) -> Tails:
         return [self._texts[slot].tail for slot in ctx.slots]
 
+    def _own_sampling(self, slot: int, params: SamplingParams) -> SamplingParams:
+        """The sampling parameters for the draft model, which ends a text with its own tokens."""
+        known, own = self._sampling.get(slot, (None, params))
+        if known is not params:
+            matching, stops = self._cross_vocabulary.matching_tokens, list[int]()
+            for stop in params.stop:
+                first = next(iter(self._cross_vocabulary.translated(stop)), -1)
+                stops += [first] if matching.get(first) == stop else []
+            own = replace(params.without_logit_changes, stop=tuple(stops))
+            self._sampling[slot] = params, own
+        return own
+
     def _draft_context(self, ctx: Context) -> Context:
         """The context in the draft model's tokens, without the last ones that later text may change."""
         tokens: list[Tensor] = []
@@ -112,12 +136,12 @@ class CrossVocabularyDrafter:
                 self._draft_model.forget([slot])
             limit = self._cross_vocabulary.model.max_length
             if limit is not None and len(text.tokens) + self._max_depth > limit:
-                text.truncate(limit // 2)
+                text.truncate(self._most_kept)
                 self._draft_model.forget([slot])
             tokens.append(text.final)
         needed = max(len(self._texts[slot].tokens) for slot in ctx.slots) + self._nodes
         size = CacheSize(2 * needed, ctx.cache.lengths)
-        sampling = tuple(params.without_logit_changes for params in ctx.sampling)
+        sampling = tuple(map(self._own_sampling, ctx.slots, ctx.sampling))
         return replace(
             ctx, tokens=tuple(tokens), committed=tuple(map(len, tokens)), cache=size, sampling=sampling
         )

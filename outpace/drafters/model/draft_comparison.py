@@ -46,7 +46,7 @@ class DraftComparison:
         tokens = torch.tensor([token for text in texts for token in text], device=p.device)[:, None]
         accepted: list[Tensor] = []
         for drafter in self._drafters:
-            q = draft_probs(ctx, texts, drafter.read(ctx, [text[:-1] for text in texts])).to(p)
+            q = self._draft_probs(drafter, ctx, texts, p)
             if self._by_token:
                 tiny = torch.finfo(p.dtype).tiny
                 ratios = q.gather(1, tokens) / p.gather(1, tokens).clamp(min=tiny)
@@ -55,6 +55,26 @@ class DraftComparison:
                 accepted.append(torch.minimum(p, q).sum(-1).clamp(max=1.0))
         by_position = iter(torch.stack(accepted, 1).tolist())
         return {row: [next(by_position) for _ in text] for row, text in zip(rows, texts, strict=True)}
+
+    def _draft_probs(
+        self, drafter: DraftModel, ctx: Context, texts: Sequence[Sequence[int]], p: Tensor
+    ) -> Tensor:  # (T, V)
+        """`draft_probs` of a model; 0 in rows whose texts are longer than it reads."""
+        lengths = zip(ctx.committed, texts, strict=True)
+        rows = [
+            row
+            for row, (committed, text) in enumerate(lengths)
+            if drafter.longest_draft(committed + len(text) - 1)
+        ]
+        if len(rows) == len(texts):
+            return draft_probs(ctx, texts, drafter.read(ctx, [text[:-1] for text in texts])).to(p)
+        found = [p.new_zeros(len(text), p.shape[1]) for text in texts]
+        if rows:
+            own, after = context_of_rows(ctx, rows), [texts[row] for row in rows]
+            q = draft_probs(own, after, drafter.read(own, [text[:-1] for text in after])).to(p)
+            for row, part in zip(rows, q.split([len(text) for text in after]), strict=True):
+                found[row] = part
+        return torch.cat(found)
 
 
 def draft_probs(ctx: Context, texts: Sequence[Sequence[int]], logits: Sequence[Tensor]) -> Tensor:

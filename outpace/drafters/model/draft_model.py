@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.context import Context
+from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import (
     NOTHING,
     Cache,
@@ -28,7 +28,7 @@ from outpace.core.contracts import (
     Want,
 )
 from outpace.core.tree import Forest, TokenTree
-from outpace.drafters.compose.rows import context_of_rows
+from outpace.drafters.compose.rows import context_of_rows, draft_within
 from outpace.drafters.model.grow import Read, grow, with_replacement, without_replacement
 from outpace.drafters.model.nan_check import check_logits
 
@@ -42,7 +42,8 @@ class DraftModel:
 
     Before each draft its KV cache keeps the entries of the last draft's nodes that have since been committed.
     The other committed tokens that the cache lacks (the prompt, tokens of steps without a draft) are computed
-    in the same forward as the first level of the new tree.
+    in the same forward as the first level of the new tree. A row whose text is longer than the model reads
+    (`Target.max_length`) has no draft, and the last drafts before are shorter.
 
     `sampled`: draw the draft tokens instead of taking the most probable ones; `replace`: draw siblings with
     replacement; `growth`: a function that builds the tree, in place of `drafters.model.grow.grow`;
@@ -84,7 +85,14 @@ class DraftModel:
         )
         self._gone: set[int] = set()  # slots released or forgotten since that forward
 
+    def longest_draft(self, length: int) -> int:
+        """Number of tokens that the model can draft after a text of so many tokens."""
+        return longest_draft(self.model.max_length, length)
+
     def propose(self, ctx: Context, plan: Plan) -> Draft:
+        return draft_within(self._propose, ctx, plan, self.model.max_length)
+
+    def _propose(self, ctx: Context, plan: Plan) -> Draft:
         if max(plan.depth, default=0) == 0:
             return Draft(TokenTree.roots(ctx.roots))
         with self.reading(ctx) as reader:

@@ -68,7 +68,10 @@ def dynamic_tree(ctx: Context, plan: Plan, read: Read, *, width: int, num_nodes:
         candidates = [
             _sorted(numpy.concatenate(pair))[:num_nodes] for pair in zip(candidates, newest, strict=True)
         ]
-        best = [new[: width if levels < depth else 0] for new, depth in zip(newest, plan.depth, strict=True)]
+        best = [
+            new[: width if levels < depth else 0]
+            for new, depth in zip(_going_on(ctx, newest), plan.depth, strict=True)
+        ]
         if plan.size is not None and any(map(len, best)):
             counts = plan.size.extend(_scores(candidates), _scores(best), levels)
             best = [each[:count] for each, count in zip(best, counts, strict=True)]
@@ -117,6 +120,14 @@ def _sorted(candidates: Candidates) -> Candidates:
     """The candidates whose probability is not 0, by falling probability of their paths."""
     order = numpy.argsort(-candidates["score"], kind="stable")
     return candidates[order[candidates["score"][order] > -numpy.inf]]
+
+
+def _going_on(ctx: Context, candidates: list[Candidates]) -> list[Candidates]:
+    """Those of each row's candidates after which its text goes on."""
+    stops = ctx.stops
+    if stops is None:
+        return candidates
+    return [each[~numpy.isin(each["token"], ends)] for each, ends in zip(candidates, stops, strict=True)]
 
 
 def _scores(candidates: Sequence[Candidates]) -> list[PathScores]:

@@ -19,6 +19,7 @@ from outpace.core.common_length import common_length
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Frontier, Plan, Step, Want
 from outpace.core.tree import TokenTree
+from outpace.drafters.compose.rows import draft_within
 from outpace.drafters.model.grow import grow
 from outpace.drafters.model.nan_check import check_logits
 from outpace.models.slim.exits import Exits
@@ -35,18 +36,29 @@ class ExitsDrafter:
     want = Want()
     learns_across_rows = drafts_across_rows = False
 
-    def __init__(self, exits: Exits, thresholds: Sequence[float], *, sampled: bool = True) -> None:
+    def __init__(
+        self,
+        exits: Exits,
+        thresholds: Sequence[float],
+        *,
+        sampled: bool = True,
+        max_length: int | None = None,
+    ) -> None:
         """`thresholds`: one for each exit; `sampled`: draw the draft tokens instead of taking the most
-        probable ones. ValueError for a threshold outside of 0 to 1."""
+        probable ones; `max_length`: most tokens that the draft model reads. ValueError for a threshold
+        outside of 0 to 1."""
         for each in thresholds:
             if not 0 <= each <= 1:
                 raise ValueError(f"threshold is {each}; give a probability from 0 to 1")
-        self.exits, self.thresholds = exits, tuple(thresholds)
+        self.exits, self.thresholds, self._max_length = exits, tuple(thresholds), max_length
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
         self._grow = partial(grow, sampled=sampled)
         self._texts: dict[int, Tensor] = {}  # slot -> (T,) tokens that the first exit has read
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
+        return draft_within(self._propose, ctx, plan, self._max_length)
+
+    def _propose(self, ctx: Context, plan: Plan) -> Draft:
         if max(plan.depth, default=0) == 0:
             return Draft(TokenTree.roots(ctx.roots))
         self.exits.open(len(ctx.cache.lengths), ctx.cache.capacity)

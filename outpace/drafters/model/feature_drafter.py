@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.context import Context
+from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import NOTHING, Cache, Choose, Draft, Ends, Plan, Step, Want
 from outpace.core.tree import TokenTree
+from outpace.drafters.compose.rows import draft_within
 from outpace.drafters.model.grow import Read
 from outpace.drafters.model.nan_check import check_logits
 from outpace.models.draft_vocabulary import over_vocabulary
@@ -34,7 +35,7 @@ class FeatureDrafter:
     Prompts are read part by part as the target reads them. A draft begins at the root with the target's
     hidden states at the token before it; deeper nodes read the head's own output at their parents. Where
     nothing is drafted, the head reads the text in parts of `MOST_UNREAD` tokens, so that no more features are
-    kept."""
+    kept. Nothing is drafted or kept for a text that is longer than the head's positions allow."""
 
     learns_across_rows = drafts_across_rows = False
 
@@ -55,6 +56,10 @@ class FeatureDrafter:
         self._features: dict[int, Tensor] = {}
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
+        # the head does not read the first token, which no hidden states precede
+        return draft_within(self._propose, ctx, plan, self.opened.model.max_length, skipped=1)
+
+    def _propose(self, ctx: Context, plan: Plan) -> Draft:
         if max(plan.depth, default=0) == 0:
             return Draft(TokenTree.roots(ctx.roots))
         reader = _Reader(self, ctx)
@@ -86,6 +91,9 @@ class FeatureDrafter:
         features = head.fuse(torch.cat(states, -1).to(weight)).split([len(path) for path in paths])
         is_prompt = not any(step.generated)
         for row, (slot, path, new) in enumerate(zip(step.ctx.slots, paths, features, strict=True)):
+            if not longest_draft(self.opened.model.max_length, step.ctx.committed[row] + len(path) - 1):
+                self._forget(slot)  # the head reads no text of this length
+                continue
             before = self._features.get(slot)
             if is_prompt:
                 self._read_prompt(slot, step.draft.tree.tokens[path], new, before, step.ctx.cache)
@@ -118,11 +126,14 @@ class FeatureDrafter:
         if len(tokens):
             self.opened.model.keep([tokens], [slot], cache, NOTHING, [features[:-1]])
 
+    def _forget(self, slot: int) -> None:
+        self._features.pop(slot, None)
+        if self._cache is not None and slot < len(self._cache.lengths):
+            self._cache.release([slot])
+
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
-            self._features.pop(slot, None)
-        if self._cache is not None:
-            self._cache.release([slot for slot in slots if slot < len(self._cache.lengths)])
+            self._forget(slot)
         if not self._features:  # free the memory of the KV cache until the next request
             self._cache = None
 

@@ -155,8 +155,14 @@ def grow(
                 above = grower.parents[node]
                 shape_nodes.setdefault(node, []).append(below[above][ranks[above]])
                 ranks[above] += 1
-        frontier = list(range(before, len(grower)))
+        frontier = going_on(ctx, grower, before)
     return grower.tree()
+
+
+def going_on(ctx: Context, grower: Grower, first: int) -> list[int]:
+    """The nodes from `first` on after which the texts of their rows go on."""
+    nodes = range(first, len(grower))
+    return ctx.going_on(nodes, grower.tokens_from(first), grower.rows[first:]) if nodes else []
 
 
 class _Stops:
@@ -202,8 +208,9 @@ def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]
 
 
 def _chains(ctx: Context, plan: Plan, read: Read, children: AddChildren | None) -> TokenTree | None:
-    """`grow` for the usual case: chains of one length in rows that are all greedy (`children` is None) or all
-    sampled. None if the plan may end them before and they are not drafted in one call."""
+    """`grow` for the usual case: chains of one length, unless a text ends before, in rows that are all greedy
+    (`children` is None) or all sampled. None if the plan may end them before and they are not drafted in one
+    call."""
     depth, changes_logits = plan.depth[0], any(params.changes_logits for params in ctx.sampling)
     alone = len(ctx.slots) == 1 and children in (None, with_replacement, without_replacement)
     in_one_call: object = read
@@ -214,18 +221,22 @@ def _chains(ctx: Context, plan: Plan, read: Read, children: AddChildren | None) 
     if plan.stop is not None:
         return None
     grower = Grower(ctx.roots)
-    frontier: Sequence[int] = range(len(ctx.slots))
-    ones, tree = [1] * len(frontier), TokenTree.roots(ctx.roots)
+    frontier, sampling = list(range(len(ctx.slots))), ctx.sampling
     for level in range(depth):
-        logits = read(grower.structure() if level else tree)[1]
+        first, logits = read(grower.structure() if level else TokenTree.roots(ctx.roots))
+        if len(frontier) < len(logits):
+            logits = logits[[node - first for node in frontier]]
+            sampling = tuple([ctx.sampling[grower.rows[node]] for node in frontier])
         if changes_logits:
             logits = adjust(logits, ctx, grower, frontier)
-        first = len(grower)
+        before = len(grower)
         if children is None:
             grower.add_chosen(frontier, argmax(logits))
         else:
-            children(grower, frontier, ones, warp(logits, ctx.sampling), ctx.noise)
-        frontier = range(first, len(grower))
+            children(grower, frontier, [1] * len(frontier), warp(logits, sampling), ctx.noise)
+        frontier = going_on(ctx, grower, before)
+        if not frontier:
+            break
     return grower.tree()
 
 
@@ -236,29 +247,33 @@ def _chain_in_one_call(
     the same draft probabilities."""
     distributions, path = list[Tensor](), list[float]()  # of the tokens so far
     last: list[Tensor] = []  # the logits before the last token
+    stops, tokens = ctx.sampling[0].stop, list[int]()
 
     def draw(logits: Tensor) -> int:
         level, q = len(distributions), warp(logits, ctx.sampling)
         distributions.append(q)
-        token = int(ctx.noise.choose(q, Key((0,), (level,), (level,), DRAFT)))
+        tokens.append(token := int(ctx.noise.choose(q, Key((0,), (level,), (level,), DRAFT))))
         if stop is not None:
             path.append(q[0, token].item())
             last[:] = [logits]
         return token
 
     def most_probable(logits: Tensor) -> int:
-        probs, token = at_least_float32(logits).softmax(-1), int(argmax(logits))
-        path.append(probs[0, token].item())
-        last[:] = [logits]
+        tokens.append(token := int(argmax(logits)))
+        if stop is not None:
+            path.append(at_least_float32(logits).softmax(-1)[0, token].item())
+            last[:] = [logits]
         return token
 
     def ends() -> bool:
-        assert stop is not None
+        if tokens[-1] in stops or stop is None:
+            return tokens[-1] in stops
         [ended] = stop(Frontier([0], [list(path)], last[0]))
         return ended
 
-    greedy = None if stop is None else most_probable
-    found = read.chain(depth, greedy if children is None else draw, None if stop is None else ends)
+    may_end = bool(stops) or stop is not None
+    greedy = most_probable if may_end else None
+    found = read.chain(depth, greedy if children is None else draw, ends if may_end else None)
     if found is None:
         return None
     count, claim = len(found), None

@@ -28,3 +28,11 @@ def longest_chain(opened: OpenedHead, depth: int) -> int:
     Medusa's, have one part for each token; others have no limit."""
     limit = opened.head.max_depth if isinstance(opened, PositionModel) else None
     return depth if limit is None else min(depth, limit)
+
+
+def longest_text(opened: OpenedHead) -> int | None:
+    """Number of tokens of the longest text for which the head drafts; None: any. Heads do not read the first
+    token."""
+    assert isinstance(opened, PositionModel | HeadModel)
+    limit = None if opened.model is None else opened.model.max_length
+    return None if limit is None else limit + 1

@@ -15,7 +15,7 @@ from outpace.core.contracts import Frontier, Plan
 from outpace.core.grower import Grower
 from outpace.core.noise import Noise
 from outpace.core.tree import TokenTree
-from outpace.drafters.model.grow import Read, add_children, without_replacement
+from outpace.drafters.model.grow import Read, add_children, going_on, without_replacement
 from outpace.sampling.adjust import adjust
 from outpace.sampling.topk import at_least_float32
 from outpace.sampling.warp import warp
@@ -47,16 +47,17 @@ def sibling_chain(ctx: Context, plan: Plan, read: Read, *, sampled: bool, siblin
         firsts: dict[int, int] = {}  # node -> its first child
         for child in range(before, len(grower)):
             firsts.setdefault(grower.parents[child], child)
-        going_on = list(range(len(at)))
+        open_nodes = set(going_on(ctx, grower, before))
+        kept = [index for index, node in enumerate(at) if firsts[node] in open_nodes]
         if plan.stop is not None:
             rows, leaves = [grower.rows[node] for node in at], [firsts[node] for node in at]
             stopped = plan.stop(Frontier(rows, grower.path_probs(leaves), logits))
-            going_on = [index for index in going_on if not stopped[index]]
-        if not going_on or level + 1 == max(plan.depth):
+            kept = [index for index in kept if not stopped[index]]
+        if not kept or level + 1 == max(plan.depth):
             break
-        leaves = [firsts[at[index]] for index in going_on]
+        leaves = [firsts[at[index]] for index in kept]
         tokens = grower.structure().tokens[leaves]
-        own = chain.add_chosen([frontier[index][1] for index in going_on], tokens)
+        own = chain.add_chosen([frontier[index][1] for index in kept], tokens)
         frontier = list(zip(leaves, own, strict=True))
     return grower.tree()
 

@@ -28,7 +28,7 @@ from outpace.core.contracts import Plan
 from outpace.core.grower import Grower
 from outpace.core.noise import Key, Noise
 from outpace.core.tree import TokenTree
-from outpace.drafters.model.grow import Read
+from outpace.drafters.model.grow import Read, going_on
 from outpace.sampling.adjust import adjust
 from outpace.sampling.topk import at_least_float32, top
 from outpace.sampling.warp import warp
@@ -102,7 +102,7 @@ def beam(ctx: Context, plan: Plan, read: Read, *, widths: Sequence[int]) -> Toke
         index_of = {node: index for index, node in enumerate(frontier)}
         drawn = {row: paths for row, paths in beams.items() if not ctx.sampling[row].greedy}
         chosen = {row: paths for row, paths in beams.items() if ctx.sampling[row].greedy}
-        after: dict[int, list[_Path]] = {}
+        after, before = dict[int, list[_Path]](), len(grower)
         if drawn:
             if chosen:
                 at = [index_of[path.node] for paths in drawn.values() for path in paths]
@@ -115,7 +115,9 @@ def beam(ctx: Context, plan: Plan, read: Read, *, widths: Sequence[int]) -> Toke
             after |= _argmaxes(
                 grower, chosen, logits[[index_of[p.node] for ps in chosen.values() for p in ps]], width
             )
-        beams = after
+        # paths with which a text ends have left the race for the next level
+        open_nodes = set(going_on(ctx, grower, before))
+        beams = {row: [path for path in paths if path.node in open_nodes] for row, paths in after.items()}
     return grower.tree()
 
 

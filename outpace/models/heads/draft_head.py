@@ -24,6 +24,8 @@ from outpace.core.contracts import TargetWithLayers
 from outpace.models.cache_argument import CACHE_ARGUMENT
 from outpace.models.hf.layer_config import last_layer
 
+MAX_POSITIONS = 1 << 20  # of a head whose configuration and target have no limit
+
 
 class DraftHead(PreTrainedModel):
     """A head as a transformers model with one more input, `features`, so that it runs like a draft model.
@@ -139,6 +141,7 @@ def head_config(target: TargetWithLayers, vocab: int, num_layers: int = 1) -> Ll
             # Gemma 3n has a list of the sizes of its layers
             shape[name] = value[-1] if isinstance(value, list | tuple) else value
     shape.setdefault("intermediate_size", 2 * size)
+    shape.setdefault("max_position_embeddings", target.max_length or MAX_POSITIONS)
     if own is not None and getattr(own, "head_dim", None) is None:
         shape["head_dim"] = size // shape["num_attention_heads"]
     if rope := getattr(own, "rope_parameters", None):

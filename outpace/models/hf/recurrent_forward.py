@@ -176,12 +176,12 @@ class RecurrentForward(Forward):
         return end.num_bytes
 
     def _layer_tensors(self, index: int, call: LayerCall, sizes: Sequence[int]) -> list[Tensor]:
-        """The output of a recurrent layer that reads the tokens of a call in parts of these sizes, and its
+        """The outputs of a recurrent layer that reads the tokens of a call in parts of these sizes, and its
         states after them."""
         states = copied(self._fresh)
-        output = self._layers[index].in_parts(call, sizes, StatesAlone(self._by_layer(states)))
+        outputs = self._layers[index].in_parts(call, sizes, StatesAlone(self._by_layer(states)))
         kept = (*states[index].conv_states.values(), *states[index].recurrent_states.values())
-        return [output, *(each for each in kept if each is not None)]
+        return [*outputs, *(each for each in kept if each is not None)]
 
 
 def _alike(tensor: Tensor, other: Tensor, rounding: float) -> bool:

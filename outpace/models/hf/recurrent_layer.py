@@ -117,14 +117,15 @@ class RecurrentLayer:
             finally:
                 self._repeated = None
 
-    def in_parts(self, call: LayerCall, sizes: Sequence[int], cache: Cache) -> Tensor:
-        """The layer's output for all tokens of a call, which it reads in parts of these sizes."""
+    def in_parts(self, call: LayerCall, sizes: Sequence[int], cache: Cache) -> list[Tensor]:
+        """The layer's outputs for all tokens of a call, which it reads in parts of these sizes."""
         outputs, end = list[Any](), 0
         for size in sizes:
             begin, end = end, end + size
             outputs.append(call.part(begin, end).run(self._layer, cache))
-        joined = _joined(outputs)
-        return joined[0] if isinstance(joined, tuple) else joined
+        joined = _joined(outputs, sizes)
+        outputs = joined if isinstance(joined, tuple) else (joined,)
+        return [output for output in outputs if isinstance(output, Tensor)]
 
     def _read(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The layer's forward: row by row, each with its own states."""
@@ -141,7 +142,7 @@ class RecurrentLayer:
         finally:
             self._whole = self._row = None
             self._shared.clear()
-        return _joined(outputs)
+        return _joined(outputs, [row.end - row.begin for row in self.rows])
 
     def _linear(self, linear: nn.Linear, forward: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
         if self._repeated is not None and (known := next(self._repeated, None)) is not None:
@@ -162,10 +163,12 @@ class RecurrentLayer:
         return output
 
 
-def _joined(outputs: list[Any]) -> Any:
-    """The outputs for all tokens: tensors, or tuples that begin with a tensor."""
+def _joined(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """One output for all tokens, of those for so many tokens each: tensors (1, n, ...), or tuples in which
+    some may be something else, which is that of the first."""
     if len(outputs) == 1:
         return outputs[0]
     if isinstance(outputs[0], tuple):
-        return torch.cat([output[0] for output in outputs], 1), *outputs[0][1:]
-    return torch.cat(outputs, 1)
+        return tuple([_joined(each, sizes) for each in zip(*outputs, strict=True)])
+    shapes = [each.shape[1:2] if isinstance(each, Tensor) else () for each in outputs]
+    return torch.cat(list(outputs), 1) if shapes == [(size,) for size in sizes] else outputs[0]

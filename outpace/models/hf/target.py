@@ -32,6 +32,7 @@ from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
 from outpace.models.hf.logits_head import logits_head
+from outpace.models.hf.reading_check import check_reading
 from outpace.models.hf.recurrent_forward import RecurrentForward
 from outpace.models.hf.recurrent_states import fresh_states
 from outpace.models.openvino.compiled import CompiledForward, OnStage
@@ -113,6 +114,7 @@ class HFTarget:
             limits.append(self.rope_limit)
         self.max_length: int | None = min(limits, default=None)  # tokens, prompt and output together
         self.forward.probe()
+        check_reading(self.forward)
         by_slot = attends_by_cache_slot(model, self.forward.parameters, dense=self.forward.dense)
         self.chains_only = by_slot or self.forward.keeps_states
         if self.chains_only:

@@ -30,7 +30,7 @@ from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
 from outpace.drafters.compose.planned_rows import PlannedRows
 from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.head_chain import head_chain, longest_chain
+from outpace.drafters.model.head_chain import head_chain, longest_chain, longest_text
 from outpace.drafters.model.self_draft import SelfDraft
 from outpace.drafters.no_draft import NoDraft
 from outpace.indexes import store
@@ -67,15 +67,19 @@ def auto(
     if draft is not None and head is not None:
         raise ValueError("draft and head are two drafters of the chain: give one of them")
     drafter: Drafter = NoDraft()
+    max_length = None
     if draft is not None:
-        drafter = PlannedRows(DraftModel(draft))
+        max_length, drafter = draft.max_length, PlannedRows(DraftModel(draft))
     elif head is not None:
         drafter, depth = head_chain(head, target.vocab), longest_chain(head, depth)
+        max_length = longest_text(head)
     elif (exit_layer := trained_exit(target)) is not None:
         first_layers = without(target, SkipSet.after(exit_layer, num_layers(target)))
         drafter = SelfDraft(DraftModel(first_layers, carried_layer=first_layers.carried_layer))
     corpus = store.open_index(StaticAutomaton, index, target.vocab)
     lookup = SuffixAutomatonLookup(corpus, min_ngram=1, recent=True)  # of at least one token: chains
     model_depth = 0 if isinstance(drafter, NoDraft) else depth
-    controller = SourceChoice(lookup_depth, model_depth, target.sizes, target.chain_sizes)
+    controller = SourceChoice(
+        lookup_depth, model_depth, target.sizes, target.chain_sizes, max_length=max_length
+    )
     return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)

@@ -43,4 +43,5 @@ def s2d(
     sure = default_thresholds(len(chosen)) if thresholds is None else thresholds
     if len(sure) != len(chosen):
         raise ValueError(f"there are {len(sure)} thresholds for {len(chosen)} exits: give one for each exit")
-    return Parts(target, ExitsDrafter(model, sure, sampled=sampled), Rejection(), Fixed(depth))
+    drafter = ExitsDrafter(model, sure, sampled=sampled, max_length=draft.max_length)
+    return Parts(target, drafter, Rejection(), Fixed(depth))

@@ -24,7 +24,7 @@ from outpace.drafters.model.grow import Read, grow
 from outpace.models.vocabulary import STRAY, CrossVocabularyDraft
 from outpace.verifiers.match import Match
 
-MAX_DEPTH = 32  # largest depth that `Heuristic` reaches
+MAX_DEPTH = 32  # largest depth that `Heuristic` reaches with any draft model
 
 
 @recipe(paper="arXiv:2502.05202", family="other vocabularies")
@@ -46,6 +46,8 @@ def slem(
     """
     drafts = RetokenizedDrafts(draft, sampled=sampled)
     longest = MAX_DEPTH if heuristic else depth
+    if heuristic and draft.model.max_length is not None:
+        longest = max(depth, min(longest, draft.model.max_length // 2 - WINDOW))
     drafter = CrossVocabularyDrafter(
         draft,
         drafts.grow,
@@ -55,7 +57,7 @@ def slem(
         retokenize=True,
         claims=(),
     )
-    return Parts(target, drafter, Match(), Heuristic(depth) if heuristic else Fixed(depth))
+    return Parts(target, drafter, Match(), Heuristic(depth, longest) if heuristic else Fixed(depth))
 
 
 class RetokenizedDrafts:
@@ -136,8 +138,8 @@ class Heuristic:
     want = Want()
     plans_across_rows = False
 
-    def __init__(self, depth: int) -> None:
-        self._first, self._depth = depth, dict[int, int]()
+    def __init__(self, depth: int, longest: int = MAX_DEPTH) -> None:
+        self._first, self._longest, self._depth = depth, longest, dict[int, int]()
 
     def plan(self, ctx: Context) -> Plan:
         return Plan(tuple(self._depth.get(slot, self._first) for slot in ctx.slots))
@@ -148,7 +150,7 @@ class Heuristic:
             if len(forest.nodes[row]) > 1 and step.generated[row]:  # a draft, not a part of the prompt
                 depth = self._depth.get(slot, self._first)
                 fully_accepted = not forest.children[step.verdict.leaf[row]]
-                self._depth[slot] = min(MAX_DEPTH, depth + 2) if fully_accepted else max(1, depth - 1)
+                self._depth[slot] = min(self._longest, depth + 2) if fully_accepted else max(1, depth - 1)
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:

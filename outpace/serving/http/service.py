@@ -10,7 +10,7 @@ from typing import Any
 
 from outpace.api.model import Model
 from outpace.api.prompts import Prompt, encode, encode_predictions
-from outpace.api.settings import resolve_settings
+from outpace.api.settings import only_ends, resolve_settings
 from outpace.core.contracts import Parts
 from outpace.core.noise import derived
 from outpace.serving.engine import STUCK_SECONDS, Engine
@@ -19,10 +19,10 @@ from outpace.serving.http.logprob_formats import TokenBytes
 from outpace.serving.http.metrics import Metrics
 from outpace.serving.http.preparation import Preparation, check_schema
 from outpace.serving.http.schemas.fields import MAX_SAMPLES, Body, SamplingBody, Speculation
+from outpace.serving.methods import MAX_LENGTH
 from outpace.serving.request import GenerationRequest
 from outpace.serving.scheduler import Scheduler
 
-MAX_LENGTH = 1 << 20  # tokens of prompt and output where the model has no maximum length
 MAX_LOGGED = 100  # names of unknown fields that are logged: clients choose them
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Service:
         *,
         name: str,  # under which the model is served
         chat_template: str | None = None,  # in place of the model's own
-        use_defaults: bool = True,  # apply the checkpoint's generation_config.json
+        use_defaults: bool = True,  # apply the sampling settings of the checkpoint's generation_config.json
         max_length: int | None = None,  # tokens of prompt and output; None: as many as the model reads
         max_rows: int = 16,  # most requests that are decoded at the same time
         max_waiting: int = 1024,  # most requests in the queue
@@ -57,7 +57,7 @@ class Service:
             self.tokenizer.chat_template = chat_template
         self.preparation = Preparation()
         self._ignored: set[str] = set()  # names of the unknown fields that were logged
-        self._defaults = model.defaults if use_defaults else None
+        self._defaults = model.defaults if use_defaults else only_ends(model.defaults)
         self.bytes_of = TokenBytes(self.tokenizer, self.vocab)
         self.metrics = Metrics(name)
         resolve_settings({"temperature": 1.0}, self._defaults)  # refuses settings that are not supported
@@ -119,7 +119,7 @@ class Service:
         """The samples of a request, those of a prompt one after another. ApiError for invalid values. It may
         take long: it encodes the prediction and compiles the schema."""
         limit_name, limit = body.token_limit
-        given = {"max_tokens": self.max_length if limit is None else limit} | body.sampling()
+        given = {"max_tokens": limit} | body.sampling()
         if body.temperature is None and not getattr(self._defaults, "do_sample", None):
             given["temperature"] = 1.0  # the default of OpenAI's API
         if len(prompts) * n > MAX_SAMPLES:
@@ -134,6 +134,7 @@ class Service:
                 self._defaults,
                 self.tokenizer,
                 vocab=self.vocab,
+                most_tokens=self.max_length,
                 stop=body.stop,
                 json_schema=json_schema,
                 ignore_eos=bool(body.ignore_eos),
@@ -142,6 +143,7 @@ class Service:
                 raise ValueError(
                     f"n is {n}, but at temperature 0 all samples are the same: raise temperature"
                 )
+            free = [settings.free_length(len(prompt), self.max_length) for prompt in prompts]
         except (ValueError, TypeError) as error:
             names = {"max_tokens": limit_name, "json_schema": body.schema_field or ""}
             raise bad_request(error, type(body).model_fields, names=names) from error
@@ -155,7 +157,7 @@ class Service:
             GenerationRequest(
                 prompt,
                 settings,
-                self.max_length - len(prompt),
+                max_new_tokens,
                 derived(seed, sample),
                 num_top,
                 predicted,
@@ -163,7 +165,7 @@ class Service:
                 depth,
                 include_steps,
             )
-            for prompt in prompts
+            for prompt, max_new_tokens in zip(prompts, free, strict=True)
             for sample in range(n)
         ]
 

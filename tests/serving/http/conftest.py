@@ -88,9 +88,9 @@ def serving(model: Any, method: str = "speculative-sampling", **options: Any) ->
     from outpace.serving.http.service import Service
     from outpace.serving.methods import open_methods
 
-    parts, limit = open_methods(model, get(method), options.pop("options", {}), options.pop("others", ()))
+    parts = open_methods(model, get(method), options.pop("options", {}), options.pop("others", ()))
     chosen = {name: options.pop(name) for name in SERVICE if name in options}
-    service = Service(model, parts, name="zoo", **({"max_length": limit} | chosen))
+    service = Service(model, parts, name="zoo", **chosen)
     admission = Admission()
     timeout = options.pop("shutdown_timeout", 60)
     app = create_app(service, admission=admission, **options)

@@ -9,6 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import LlamaConfig
 
 from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.draft_head import MAX_POSITIONS
 from outpace.models.heads.formats.files import Config, HeadFileError
 
 KEYS = (
@@ -44,6 +45,7 @@ def read_layer(
     shape = {name: config[name] for name in (*KEYS, *rope) if config.get(name) is not None}
     if config.get("model_type") == "qwen3":
         shape.setdefault("head_dim", 128)  # as in transformers: it does not follow from the hidden size
+    shape.setdefault("max_position_embeddings", target.max_length or MAX_POSITIONS)
     try:
         return LlamaConfig(
             **shape,

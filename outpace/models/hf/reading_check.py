@@ -1,0 +1,89 @@
+"""Checks of a loaded model: its logits must not depend on how a text is divided into forwards, nor on the
+rows that are read in the same forward.
+
+Letters: N tokens, V vocabulary size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from outpace.core.contracts import NOTHING
+from outpace.models.hf.forward_inputs import RowInputs
+from outpace.models.hf.kv_cache import EagerCache
+
+if TYPE_CHECKING:
+    from outpace.models.hf.forward import Forward
+
+# relative differences of logits that are attributed to rounding: in 16 bits the rounding of many layers adds
+# up, and other experts may be chosen
+ROUNDING_16, ROUNDING = 0.5, 1e-2
+LENGTHS = (4, 3)  # tokens of the texts that are read: two, of unequal lengths
+TINY = 1e-6  # of logits that are all 0
+CAPACITY = 8  # cache positions of a slot
+
+Part = tuple[int, int, Tensor]  # (slot, number of tokens that it holds, next tokens)
+
+
+def _read(forward: Forward, cache: EagerCache, parts: Sequence[Part]) -> Tensor:  # (N, V)
+    """The logits at the tokens of these parts, which are read in one forward if the model permits it."""
+    rows = list[RowInputs]()
+    for slot, start, tokens in parts:
+        end = start + len(tokens)
+        cache.reserve(slot, end)
+        cache.lengths[slot] = start
+        rows.append(RowInputs(slot, start, end, start, top=end - 1))
+    sizes = [len(tokens) for _, _, tokens in parts]
+    together = torch.cat([tokens for _, _, tokens in parts])
+    found = forward.read(rows, sizes, together, cache, NOTHING, logits=True).logits
+    assert found is not None
+    return found.clone()
+
+
+@torch.no_grad()
+def check_reading(forward: Forward) -> None:
+    """Set `packs` of the forwards to False if rows that are read together change one another's logits, as
+    where layers mix neighbouring tokens by themselves, or cannot be read together. ValueError if the model
+    computes something else where it reads a text in parts."""
+    name, cache = type(forward.model).__name__, _cache(forward)
+    vocab = forward.model.config.get_text_config().vocab_size
+    text, other = (torch.arange(length) * 7 % vocab for length in LENGTHS)
+    try:
+        whole = _read(forward, cache, [(0, 0, text)])
+        parts = [_read(forward, cache, [(1, at, text[at : at + 2])]) for at in (0, 2)]
+    except (AttributeError, IndexError, RuntimeError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{name} cannot read a text in parts ({reason}): choose another model") from error
+    if not _alike(whole, torch.cat(parts)):
+        raise ValueError(
+            f"{name} computes something else when a text is read in parts, as if its tokens saw those after "
+            "them: choose a causal language model, or set is_decoder in the model's config if it has that"
+        )
+    if forward.packs:
+        forward.packs = _packs(forward, whole, text, other)
+
+
+def _cache(forward: Forward) -> EagerCache:
+    return forward.cache_type(forward.planes, 2, CAPACITY, forward.device)
+
+
+def _packs(forward: Forward, whole: Tensor, text: Tensor, other: Tensor) -> bool:
+    """Whether two texts that are read in one forward have the logits that they have alone."""
+    alone = _read(forward, _cache(forward), [(1, 0, other)])
+    try:
+        together = _read(forward, _cache(forward), [(0, 0, text), (1, 0, other)])
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+        return False
+    return all(map(_alike, together.split([len(text), len(other)]), (whole, alone)))
+
+
+def _alike(logits: Tensor, other: Tensor) -> bool:
+    """Whether the difference of these logits is rounding at each token; of those that are finite, as decoding
+    tells of others."""
+    rounding = ROUNDING_16 if logits.dtype.itemsize == 2 else ROUNDING
+    wide, others = (each.double().nan_to_num(0, 0, 0) for each in (logits, other))
+    return bool(((wide - others).norm(dim=-1) <= rounding * (wide.norm(dim=-1) + TINY)).all())
