@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outpace.serving.http.schema_references import relocated
+
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 
 
@@ -27,20 +29,18 @@ class Tool:
     def _schema(self) -> dict[str, Any]:
         return self.parameters or {"type": "object", "properties": {}}
 
-    def call_schema(self) -> dict[str, Any]:
-        """JSON schema of a call: the name, then the arguments."""
-        arguments = {name: value for name, value in self._schema.items() if name != "$defs"}
+    def call_schema(self, place: str) -> dict[str, Any]:
+        """JSON schema of a call: the name, then the arguments, whose schema is at the JSON pointer `place`."""
         return {
             "type": "object",
-            "properties": {"name": {"const": self.name}, "arguments": arguments},
+            "properties": {"name": {"const": self.name}, "arguments": {"$ref": place}},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
 
-    @property
-    def definitions(self) -> dict[str, Any]:
-        """The schemas that the parameters refer to by name."""
-        return self._schema.get("$defs", {})
+    def parameters_at(self, place: str) -> dict[str, Any]:
+        """JSON schema of the arguments for the JSON pointer `place` of a larger schema."""
+        return relocated(self._schema, place)
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,11 @@ class Toolbox:
         return [tool.for_template() for tool in self.tools] if self.may_call else None
 
     def schema(self) -> dict[str, Any]:
-        """JSON schema of a call of the chosen tool, or of any tool. ValueError if two tools define different
-        schemas under one name."""
+        """JSON schema of a call of the chosen tool, or of any tool."""
         chosen = [tool for tool in self.tools if self.choice in (REQUIRED, tool.name)]
-        definitions: dict[str, Any] = {}
-        for tool in chosen:
-            for name, schema in tool.definitions.items():
-                if definitions.setdefault(name, schema) != schema:
-                    raise ValueError(f"tools has two definitions of {name}: rename one of them in its $defs")
-        calls = [tool.call_schema() for tool in chosen]
+        # a definition each: references in one tool's parameters mean parts of that tool's parameters
+        placed = {str(number): tool for number, tool in enumerate(chosen)}
+        calls = [tool.call_schema(f"#/$defs/{number}") for number, tool in placed.items()]
         found = calls[0] if len(calls) == 1 else {"anyOf": calls}
-        return found | ({"$defs": definitions} if definitions else {})
+        parameters = {number: tool.parameters_at(f"#/$defs/{number}") for number, tool in placed.items()}
+        return found | {"$defs": parameters}

@@ -15,7 +15,6 @@ from outpace.serving.http.tool_calls import (
     TextDelta,
     TextOutput,
 )
-from outpace.serving.http.tools import Tool, Toolbox
 
 ADD = '{"name": "add", "arguments": {"a": 1, "b": {"c": "}</x>"}}}'
 NONE = '{"name": "stop", "arguments": {}}'
@@ -85,16 +84,3 @@ def test_a_forced_call() -> None:
 
 def test_text_without_tools_is_passed_on() -> None:
     assert parsed(TextOutput, ["<tool_call>", "", "x"]) == ("<tool_call>x", [])
-
-
-def test_definitions_of_several_tools_are_merged_unless_they_differ() -> None:
-    def tool(name: str, kind: str) -> Tool:
-        inner = {"properties": {"x": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": kind}}}
-        return Tool(name, None, {"type": "object"} | inner)
-
-    schema = Toolbox([tool("a", "string"), tool("b", "string")], "required").schema()
-    assert schema["$defs"] == {"x": {"type": "string"}} and len(schema["anyOf"]) == 2
-    assert "$defs" not in schema["anyOf"][0]["properties"]["arguments"]
-    with pytest.raises(ValueError, match="two definitions of x"):
-        Toolbox([tool("a", "string"), tool("b", "number")], "required").schema()
-    assert "anyOf" not in Toolbox([tool("a", "string"), tool("b", "number")], "b").schema()
