@@ -21,16 +21,17 @@ class Tool:
 
     def for_template(self) -> dict[str, Any]:
         """The tool as chat templates take it."""
-        given = {"name": self.name, "description": self.description, "parameters": self._schema}
+        given = {"name": self.name, "description": self.description, "parameters": self.schema}
         function = {name: value for name, value in given.items() if value is not None}
         return {"type": "function", "function": function}
 
     @property
-    def _schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of the arguments."""
         return self.parameters or {"type": "object", "properties": {}}
 
     def call_schema(self, place: str) -> dict[str, Any]:
-        """JSON schema of a call: the name, then the arguments, whose schema is at the JSON pointer `place`."""
+        """JSON schema of a call: the name, then the arguments. `place`: JSON pointer to their schema."""
         return {
             "type": "object",
             "properties": {"name": {"const": self.name}, "arguments": {"$ref": place}},
@@ -40,7 +41,7 @@ class Tool:
 
     def parameters_at(self, place: str) -> dict[str, Any]:
         """JSON schema of the arguments for the JSON pointer `place` of a larger schema."""
-        return relocated(self._schema, place)
+        return relocated(self.schema, place)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class Toolbox:
     def may_call(self) -> bool:
         """Whether the model may or must call a tool."""
         return bool(self.tools) and self.choice != NONE
+
+    @property
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """Name of each tool -> JSON schema of its arguments."""
+        return {tool.name: tool.schema for tool in self.tools}
 
     def for_template(self) -> list[dict[str, Any]] | None:
         """The tools as chat templates take them; None if the model may not call any."""

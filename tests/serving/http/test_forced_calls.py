@@ -1,4 +1,4 @@
-"""A forced call follows its tool's JSON schema, in which references mean what they mean in that schema alone."""
+"""A forced call follows its tool's JSON schema, in which references mean parts of that schema alone."""
 
 from __future__ import annotations
 
