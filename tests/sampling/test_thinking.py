@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import outpace
+from outpace.core.sampling_params import SamplingParams
+from outpace.models.table import TableTarget
 from outpace.models.vocabulary import Vocabulary
+from outpace.proof.enumeration import BOUND, Case, enumerate_distributions
+from outpace.proof.reference import difference, plain_distribution, table_logits
+from outpace.recipes import find
 from outpace.sampling.grammar import compile_grammar
 from outpace.sampling.thinking import Phase, Place, ThinkingRule, ThinkingTags
+
+SPELLING = "<>a."  # of the tokens of a small vocabulary; the last ends the text
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +100,54 @@ def test_tokens_across_the_end_tag_are_not_allowed_before_a_grammar() -> None:
     for token in (0, 8, 2, 4, 0, 1, 3, 4):
         place = tags.after(place, token)
     assert (place.phase, place.num_thinking, place.answer) == (Phase.ANSWER, 4, 7)
+
+
+class ByHand:
+    """Two tokens of reasoning at most, then `<>`, then the answer `a` and the end."""
+
+    def allowed(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        found = [self._after("".join(SPELLING[token] for token in [*text.tolist(), *path])) for path in paths]
+        return torch.tensor([[token in wanted for token in SPELLING] for wanted in found])
+
+    def _after(self, text: str) -> str:
+        reasoning, tag, answer = text.partition("<>")
+        if not tag:
+            return {2: "<", 3: ">"}.get(len(reasoning), "<>a")
+        return {"": "a", "a": "."}.get(answer, "<>a.")
+
+
+class OneLetter:
+    """The grammar of the answer `a`."""
+
+    def allowed(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Tensor:
+        texts = [[*text.tolist(), *path] for path in paths]
+        wanted = [{(): "a", (2,): "."}.get(tuple(each), "<>a.") for each in texts]
+        return torch.tensor([[token in each for token in SPELLING] for each in wanted])
+
+
+@pytest.mark.parametrize("name", ["speculative-sampling", pytest.param("traversal", marks=pytest.mark.slow)])
+def test_the_distribution_is_plain_decodings_under_the_rule(name: str) -> None:
+    def spell(text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [SPELLING.index(letter) for letter in text]}
+
+    target, draft = TableTarget(4, seed=1), TableTarget(4, seed=2, order=2)
+    tags = ThinkingTags("<", "<>", spell, lambda token: SPELLING[token].encode(), 4)
+    rule = ThinkingRule(tags, 4, is_open=True, budget=2, grammar=OneLetter(), stop=(3,))
+    requests = [
+        SamplingParams(1.0, max_tokens=6, stop=(3,)),
+        SamplingParams(0.7, top_k=2, max_tokens=6, stop=(3,), repetition_penalty=1.4),
+        SamplingParams(0.0, max_tokens=6, stop=(3,)),
+    ]
+    recipe = find()[name]
+    known = {"draft": draft, "widths": (1, 2), "depth": 2}
+    options = {option: known[option] for option in recipe.options if option in known}
+    cases = [Case((0, 1, 2), replace(params, grammar=rule)) for params in requests]
+    found = enumerate_distributions(lambda: recipe.build(target, **options), cases)
+    logits = table_logits(target.logits, target.state)
+    for distribution, params in zip(found.distributions, requests, strict=True):
+        expected = plain_distribution(logits, (0, 1, 2), replace(params, grammar=ByHand()))
+        assert difference(distribution, expected) <= BOUND
+    assert len(found.distributions[0]) > 4
 
 
 def test_a_tokenizer_that_cannot_spell_the_tags_is_refused() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from outpace.serving.http.tool_calls.call_format import Call, Reading, Schemas, long_id
+from outpace.serving.http.tool_calls.scanning import may_begin
 from outpace.serving.http.tool_calls.xml_values import arguments_of
 
 BEGIN, END, KEY = "<tool_call>", "</tool_call>", "<arg_key>"
@@ -40,7 +41,5 @@ class Glm45:
             place = found.end()
         last = LAST.match(text, place)
         if last is None:
-            rest = text[place:].lstrip()
-            goes_on = any(rest.startswith(tag) or tag.startswith(rest) for tag in (KEY, END))
-            return undecided if goes_on else rejected
+            return undecided if may_begin(text[place:].lstrip(), KEY, END) else rejected
         return Reading([Call(named[1], arguments_of(texts, schemas.get(named[1], {})))], last.end())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from outpace.serving.http.tool_calls.call_format import Call, Reading, Schemas, long_id
-from outpace.serving.http.tool_calls.json_text import SEPARATORS, calls_of, read_json
+from outpace.serving.http.tool_calls.json_text import calls_of, read_json
+from outpace.serving.http.tool_calls.scanning import SEPARATORS, behind
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 
@@ -22,7 +23,7 @@ class Hermes:
         place, calls = len(BEGIN), list[Call]()
         try:
             while True:
-                place = _after_separators(text, place)
+                place = behind(SEPARATORS, text, place)
                 if calls and text.startswith(END, place):
                     return Reading(calls, place + len(END))
                 if calls and END.startswith(text[place:]):
@@ -35,8 +36,3 @@ class Hermes:
         except ValueError:
             return Reading((), len(BEGIN))
         return Reading((), len(BEGIN)) if is_end else None
-
-
-def _after_separators(text: str, place: int) -> int:
-    found = SEPARATORS.match(text, place)
-    return place if found is None else found.end()

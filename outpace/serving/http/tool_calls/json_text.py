@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from pydantic_core import from_json
@@ -11,7 +10,6 @@ from pydantic_core import from_json
 from outpace.serving.http.tool_calls.call_format import Call
 
 DECODER = json.JSONDecoder()
-SEPARATORS = re.compile(r"[\s,;]*")  # between several calls
 
 
 def read_json(text: str, start: int) -> tuple[Any, int] | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 from outpace.serving.http.tool_calls.call_format import Call, Reading, Schemas, long_id
+from outpace.serving.http.tool_calls.scanning import BLANKS, behind, may_begin
 from outpace.serving.http.tool_calls.xml_values import arguments_of
 
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -17,7 +18,6 @@ BEGINNING = re.compile(r"<tool_call>\s*")  # what may become NAME, before <funct
 VALUE = re.compile(
     r"\s*<parameter=([^<>\n]+)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|</function>))", re.DOTALL
 )
-BLANKS = re.compile(r"\s*")
 
 
 class Qwen3Coder:
@@ -39,12 +39,12 @@ class Qwen3Coder:
         while found := VALUE.match(text, place):
             texts[found[1].strip()] = found[2]
             place = found.end()
-        place = _after_blanks(text, place)
+        place = behind(BLANKS, text, place)
         if not text.startswith(FUNCTION_END, place):
-            return undecided if _may_be(text[place:], FUNCTION_END, PARAMETER) else rejected
+            return undecided if may_begin(text[place:], FUNCTION_END, PARAMETER) else rejected
         calls = [Call(name, arguments_of(texts, schemas.get(name, {})))]
         place += len(FUNCTION_END)
-        last = _after_blanks(text, place)
+        last = behind(BLANKS, text, place)
         if text.startswith(END, last):
             return Reading(calls, last + len(END))
         if not is_end and END.startswith(text[last:]):
@@ -59,13 +59,3 @@ def _may_be_name(text: str) -> bool:
     if rest.startswith(FUNCTION):
         return not re.search(r"[<>\n]", rest[len(FUNCTION) :])
     return FUNCTION.startswith(rest)
-
-
-def _may_be(text: str, *tags: str) -> bool:
-    """Whether the text begins with one of the tags, or is a beginning of one."""
-    return any(text.startswith(tag) or tag.startswith(text) for tag in tags)
-
-
-def _after_blanks(text: str, place: int) -> int:
-    found = BLANKS.match(text, place)
-    return place if found is None else found.end()
