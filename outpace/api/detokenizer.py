@@ -17,7 +17,8 @@ CHARACTER = 4  # most bytes of a character in UTF-8, and so most tokens that spe
 class Detokenizer:
     """Converts the tokens of one row to text, in pieces that later tokens do not change.
 
-    The concatenated pieces are the text after the prompt, including a leading space, without special tokens.
+    The concatenated pieces are the text after the prompt, including a leading space, without special tokens
+    but those that are shown.
     They are the same however the tokens are divided into steps.
     """
 
@@ -28,9 +29,12 @@ class Detokenizer:
         stop: Sequence[str] = (),
         min_tokens: int = 0,  # stop strings completed within the first `min_tokens` new tokens are ignored
         special_tokens: Mapping[int, str] = MappingProxyType({}),  # those that stop strings may name
+        shown: Mapping[int, str] = MappingProxyType({}),  # special tokens that the text has all the same
     ) -> None:
+        self._shown = shown
         self._tokenizer, self._min_tokens = tokenizer, min_tokens
-        self._stop = StopStrings(stop, special_tokens) if stop else None
+        hidden = {token: text for token, text in special_tokens.items() if token not in shown}
+        self._stop = StopStrings(stop, hidden) if stop else None
         # the last tokens, decoded together, and the text of the first `_num_read` of them, after which a
         # character is complete
         self._window, self._read, self._num_read = self._end_of(prompt)
@@ -138,6 +142,14 @@ class Detokenizer:
         return window, self._decode(window[:num_read]), num_read
 
     def _decode(self, tokens: Sequence[int]) -> str:
+        texts, start = "", 0
+        for place, token in enumerate(tokens if self._shown else ()):
+            if token in self._shown:
+                texts += self._decoded(tokens[start:place]) + self._shown[token]
+                start = place + 1
+        return texts + self._decoded(tokens[start:])
+
+    def _decoded(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _cut(self, before: int, token: int | None = None) -> bool:

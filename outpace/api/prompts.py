@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import TemplateError
@@ -34,12 +35,14 @@ def encode(
     where: str = "the prompt",
     *,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    template: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[int]:
     """The token ids of one prompt, special tokens of the tokenizer or chat template included.
 
     Raises ValueError for an empty or malformed prompt, for ids outside 0 to `vocab` - 1, or without the
     tokenizer that text and messages need. `where` names the prompt in the message. `tools`: the functions
-    that a chat model may call, in the form of OpenAI's API.
+    that a chat model may call, in the form of OpenAI's API. `template`: arguments of the tokenizer's
+    apply_chat_template, variables of the template among them.
     """
     given = prompt if isinstance(prompt, str) else _plain(prompt, where)
     if isinstance(given, str):
@@ -48,7 +51,7 @@ def encode(
         check_text(given, where)
         tokens = required(tokenizer, "text")(given)["input_ids"]
     elif given and isinstance(given[0], Mapping):
-        tokens = chat(tokenizer, given, tools)
+        tokens = chat(tokenizer, given, tools, template)
     else:
         tokens = _token_ids(given, where, "text, a list of token ids, or a list of chat messages", vocab)
     if not tokens:
@@ -92,9 +95,13 @@ def _prediction(tokenizer: Any, prediction: Prediction | None, vocab: int) -> li
 
 
 def chat(
-    tokenizer: Any, messages: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None = None
+    tokenizer: Any,
+    messages: Sequence[Any],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    template: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[int]:
-    """Token ids of chat messages in the model's chat template, generation prompt included.
+    """Token ids of chat messages in the model's chat template, generation prompt included unless `template`,
+    the arguments of apply_chat_template, says otherwise.
 
     Raises ValueError without a tokenizer or chat template, for a message without role or content, and for
     messages that the template refuses.
@@ -110,9 +117,9 @@ def chat(
         encoded = tokenizer.apply_chat_template(
             [dict(message) for message in messages],
             tools=None if tools is None else list(tools),
-            add_generation_prompt=True,
             tokenize=True,
             return_dict=True,
+            **{"add_generation_prompt": True} | dict(template),
         )
     except TemplateError as error:
         raise ValueError(f"the model's chat template refuses the messages: {error}") from error

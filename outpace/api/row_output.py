@@ -81,12 +81,12 @@ class RowOutput:
         self._num_prompt_tokens = len(prompt)
         minimum = settings.params.min_tokens
         self._detokenizer = (
-            Detokenizer(tokenizer, prompt, settings.stop, minimum, settings.special_tokens)
+            Detokenizer(tokenizer, prompt, settings.stop, minimum, settings.special_tokens, settings.shown)
             if tokenizer
             else None
         )
         # texts of single tokens, also of those that `_detokenizer` holds back or cuts off
-        self._token_texts = Detokenizer(tokenizer, prompt) if include_steps else None
+        self._token_texts = Detokenizer(tokenizer, prompt, shown=settings.shown) if include_steps else None
         self._logprobs: list[Logprob] = []
         self._counter = StepCounter()
         self._tokens: list[int] = []

@@ -14,7 +14,7 @@ from typing import Any
 
 from outpace.api.logprobs import token_text
 from outpace.api.prompts import check_text
-from outpace.api.stop_strings import special_tokens
+from outpace.api.stop_strings import all_special_tokens, special_tokens
 from outpace.core.sampling_params import PARAMETERS, Grammar, SamplingParams, whole_number
 from outpace.sampling.grammar import compile_grammar
 
@@ -57,6 +57,7 @@ class Settings:
     stop: tuple[str, ...] = ()  # stop strings
     special_tokens: Mapping[int, str] = field(default_factory=dict)  # by id, if stop strings name some
     grammar: Callable[[], Grammar] | None = None  # returns a new grammar matcher for one row
+    shown: Mapping[int, str] = field(default_factory=dict)  # special tokens by id that the text has
     # most tokens of prompt and new text together: the checkpoint's, where no number of new tokens is set
     max_length: int | None = None
 
@@ -96,6 +97,7 @@ def resolve_settings(
     grammar: str | None = None,
     json_schema: str | Mapping[str, Any] | None = None,
     ignore_eos: bool = False,
+    shown: Collection[str] = (),  # special tokens that the text has, of which it has none else
 ) -> Settings:
     """Settings of a call: given values, else the checkpoint's defaults, else those of SamplingParams.
 
@@ -131,6 +133,9 @@ def resolve_settings(
         strings,
         special_tokens(strings, tokenizer),
         make_grammar,
+        {token: text for token, text in all_special_tokens(tokenizer).items() if text in shown}
+        if shown
+        else {},
         max_length,
     )
 

@@ -14,6 +14,11 @@ def special_tokens(words: Sequence[str], tokenizer: Any) -> dict[int, str]:
     and a line feed do; else none, as no text has to be searched for them."""
     if tokenizer is None or not any(_is_mixed(word, tokenizer) for word in words):
         return {}
+    return all_special_tokens(tokenizer)
+
+
+def all_special_tokens(tokenizer: Any) -> dict[int, str]:
+    """Token id -> text of all special tokens."""
     ids = tokenizer.all_special_ids
     if getattr(tokenizer, "is_fast", False):  # it leaves out of a text more tokens than these
         ids = [token for token, each in tokenizer.added_tokens_decoder.items() if each.special]
@@ -58,9 +63,9 @@ class StopStrings:
 
     def num_held(self, text: str) -> int:
         """How many characters at the end of the text may belong to a stop string that is not complete."""
-        held = _prefix_at_end(self._plain, text)
+        held = prefix_at_end(self._plain, text)
         if self._marked:
-            begin = len(self._shown) - _prefix_at_end(self._marked, self._shown)
+            begin = len(self._shown) - prefix_at_end(self._marked, self._shown)
             held = max(held, len(text) - self._in_text(begin))
         return held
 
@@ -75,7 +80,7 @@ def _found(words: Sequence[str], text: str, before: int) -> list[tuple[int, str]
     return [(at, word) for at, word in starts if at >= 0]
 
 
-def _prefix_at_end(words: Sequence[str], text: str) -> int:
+def prefix_at_end(words: Sequence[str], text: str) -> int:
     """Length in characters of the longest suffix of the text that is a proper prefix of a word."""
     max_length = min(max(map(len, words), default=0) - 1, len(text))
     for length in range(max_length, 0, -1):

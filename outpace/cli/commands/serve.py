@@ -69,6 +69,14 @@ def serve(
     chat_template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A Jinja template, in place of the model's own.")
     ] = None,
+    tool_call_parser: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Format of tool calls, as in hermes; default: the template's."),
+    ] = None,
+    reasoning_parser: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Format of the reasoning, as in qwen3; default: the template's."),
+    ] = None,
     served_model_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the model in requests; default: TARGET.")
     ] = None,
@@ -129,6 +137,8 @@ def serve(
         parts,
         name=served_model_name or target,
         chat_template=template,
+        tool_call_parser=tool_call_parser,
+        reasoning_parser=reasoning_parser,
         use_defaults=defaults,
         max_rows=max_rows,
         max_waiting=max_waiting,

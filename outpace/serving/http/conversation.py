@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from outpace.sampling.thinking import Phase
 from outpace.serving.http.errors import ApiError, bad_request
-from outpace.serving.http.schemas.fields import SamplingBody
+from outpace.serving.http.output import OutputParser, TextOutput
+from outpace.serving.http.reasoning.formats import TAIL
+from outpace.serving.http.reasoning.thinking import Thinking
+from outpace.serving.http.schemas.conversation import ConversationBody
 from outpace.serving.http.service import Service
-from outpace.serving.http.tool_calls import ForcedCall, OutputParser, TaggedCalls, TextOutput
+from outpace.serving.http.template_options import template_options
+from outpace.serving.http.tool_calls.forced_call import ForcedCall
+from outpace.serving.http.tool_calls.found_calls import FoundCalls
 from outpace.serving.http.tools import AUTO, Tool, Toolbox
 from outpace.serving.request import GenerationRequest
 
@@ -25,31 +32,54 @@ class Conversation:
     tool_choice: str | None  # as in Toolbox; None: the model decides
     json_schema: Mapping[str, Any] | None  # which the answer follows
     param: str  # the field of the request with the messages
+    continued: str | None = None  # beginning of the answer: the last message, which is not ended; None: none
+    opens_answer: bool = True  # whether the template writes what an answer begins with
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """How the output of a request is read."""
+
+    parser: Callable[[], OutputParser]  # returns one for the text of one sample
+    thinking: Thinking | None  # None: the answer begins at once
+
+    def num_reasoning_tokens(self, tokens: Sequence[int]) -> int:
+        """How many of the tokens of a sample are in the reasoning."""
+        return 0 if self.thinking is None else self.thinking.num_tokens(tokens)
 
 
 def prepare(
     service: Service,
-    body: SamplingBody,
+    body: ConversationBody,
     conversation: Conversation,
     *,
     n: int = 1,  # samples
     num_top: int | None,  # number of most probable tokens per Logprob; None: no log probabilities
     prediction: str | None = None,
     include_steps: bool = False,  # pieces have the records of their steps
-) -> tuple[list[GenerationRequest], Callable[[], OutputParser]]:
-    """The samples of a request, and a function that returns a parser for the text of one of them. ApiError
-    for invalid values."""
+) -> tuple[list[GenerationRequest], Prepared]:
+    """The samples of a request, and how their output is read. ApiError for invalid values."""
     service.check(body)
     schema = conversation.json_schema
     try:
         toolbox = Toolbox(conversation.tools, conversation.tool_choice or AUTO)
-        if toolbox.is_forced and schema is not None:
-            raise ValueError("tool_choice forces a call, so the format of text cannot be given: leave it out")
+        if toolbox.may_call and schema is not None:
+            sentence = f"tools cannot be called in the format that {body.schema_field} gives"
+            raise ValueError(f"{sentence}: leave one of them out, or set tool_choice to none")
         if toolbox.is_forced:
             schema = toolbox.schema()
+        template = template_options(service.tokenizer, body)
     except ValueError as error:
         raise bad_request(error, type(body).model_fields) from error
-    prompt = service.encode(list(conversation.messages), conversation.param, toolbox.for_template())
+    if conversation.continued is not None:
+        template |= {"continue_final_message": True}
+    template |= {"add_generation_prompt": conversation.opens_answer and conversation.continued is None}
+    messages, tools = list(conversation.messages), toolbox.for_template()
+    prompt = service.encode(messages, conversation.param, tools, template)
+    thinking = _thinking(service, body, prompt, conversation.continued)
+    shown: Collection[str] = service.call_format.special if toolbox.may_call else ()
+    if thinking is not None:
+        shown = (*shown, thinking.reasoning.start, thinking.reasoning.end)
     requests = service.requests(
         body,
         [prompt],
@@ -58,11 +88,32 @@ def prepare(
         prediction=prediction,
         json_schema=schema,
         include_steps=include_steps,
+        shown=shown,
+        thinking=thinking,
     )
-    parser: Callable[[], OutputParser] = TextOutput
-    if toolbox.may_call:
-        parser = ForcedCall if toolbox.is_forced else TaggedCalls
-    return requests, parser
+    answer: Callable[..., OutputParser] = TextOutput
+    if toolbox.is_forced:
+        answer = partial(ForcedCall, service.call_format.new_id)
+    elif toolbox.may_call:
+        answer = partial(FoundCalls, service.call_format, toolbox.schemas)
+    return requests, Prepared(answer if thinking is None else thinking.parser(answer), thinking)
+
+
+def _thinking(
+    service: Service, body: ConversationBody, prompt: Sequence[int], continued: str | None
+) -> Thinking | None:
+    """The reasoning that comes, or may come, before the answer. ApiError for a budget without it."""
+    budget = None if body.thinking_token_budget == -1 else body.thinking_token_budget
+    reasoning, tags = service.reasoning, service.thinking_tags
+    if reasoning is None or tags is None:
+        if budget is None:
+            return None
+        sentence = "thinking_token_budget needs a model that thinks: start the server with --reasoning-parser"
+        raise ApiError(400, sentence, param="thinking_token_budget")
+    phase = reasoning.phase_after(service.tokenizer.decode(prompt[-TAIL:]), continued)
+    if phase is Phase.ANSWER:
+        return None
+    return Thinking(reasoning, tags, phase is Phase.THINKING, budget, body.include_reasoning is not False)
 
 
 def schema_of(kind: str | None, schema: Mapping[str, Any] | None, param: str) -> Mapping[str, Any] | None:

@@ -7,7 +7,8 @@ decoding does; accepted draft tokens have the target's value too.
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from outpace.api.detokenizer import CHARACTER, Detokenizer
@@ -57,22 +58,30 @@ class TextPlaces:
     """Where the tokens of one text are in it, in characters. A token that ends within a character begins
     where that character does, as do the tokens that go on with it."""
 
-    def __init__(self, bytes_of: TokenBytes, prompt: Sequence[int]) -> None:
-        self._bytes_of, self._offset = bytes_of, 0
-        self._detokenizer = None if bytes_of.add_up else Detokenizer(bytes_of.tokenizer, prompt)
+    def __init__(
+        self,
+        bytes_of: TokenBytes,
+        prompt: Sequence[int],
+        shown: Mapping[int, str] = MappingProxyType({}),  # special tokens that the text has
+    ) -> None:
+        self._bytes_of, self._shown, self._offset = bytes_of, shown, 0
+        self._detokenizer = None if bytes_of.add_up else Detokenizer(bytes_of.tokenizer, prompt, shown=shown)
         self._decoder = getincrementaldecoder("utf-8")("replace")
         for token in prompt[-CHARACTER:]:  # the text goes on with a character that they begin
-            self._decoder.decode(bytes_of.in_text(token))
+            self._decoder.decode(self._in_text(token))
 
     def __call__(self, token: int) -> tuple[int, int]:
         """The offset of the next token, and the number of characters that are complete with it."""
         offset = self._offset
         if self._detokenizer is None:
-            self._offset += len(self._decoder.decode(self._bytes_of.in_text(token)))
+            self._offset += len(self._decoder.decode(self._in_text(token)))
         else:
             self._detokenizer.push([token])
             self._offset = len(self._detokenizer.text)
         return offset, self._offset - offset
+
+    def _in_text(self, token: int) -> bytes:
+        return self._shown[token].encode() if token in self._shown else self._bytes_of.in_text(token)
 
 
 def completion_logprobs(

@@ -1,5 +1,5 @@
-"""The output items of a response of /v1/responses, messages and function calls, and the events of a stream
-in which they arise."""
+"""The output items of a response of /v1/responses, which are reasoning, messages and function calls, and the
+events of a stream in which they arise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outpace.serving.http.tool_calls import CallDelta, Delta, TextDelta
+from outpace.serving.http.output import CallDelta, Delta, ReasoningDelta, TextDelta
 
 IN_PROGRESS, COMPLETED = "in_progress", "completed"
 Event = dict[str, Any]
@@ -43,6 +43,8 @@ class ResponseItems:
         for delta in deltas:
             if isinstance(delta, TextDelta):
                 events += self._add_text(delta)
+            elif isinstance(delta, ReasoningDelta):
+                events += self._add_thoughts(delta)
             elif isinstance(delta, CallDelta):
                 events += [*self.close(), *self._open(_call(delta))]
             else:
@@ -61,6 +63,12 @@ class ResponseItems:
             part["logprobs"] += self._logprobs_of_text()
             done = [
                 self._text_event("output_text.done", text=part["text"], logprobs=part["logprobs"]),
+                self._text_event("content_part.done", part=dict(part)),
+            ]
+        elif item["type"] == "reasoning":
+            [part] = item["content"]
+            done = [
+                self._text_event("reasoning_text.done", text=part["text"]),
                 self._text_event("content_part.done", part=dict(part)),
             ]
         else:
@@ -96,6 +104,16 @@ class ResponseItems:
         events.append(self._text_event("output_text.delta", delta=delta.text, logprobs=found))
         return events
 
+    def _add_thoughts(self, delta: ReasoningDelta) -> list[Event]:
+        events: list[Event] = []
+        if not self._is_open or self._last["type"] != "reasoning":
+            events += [*self.close(), *self._open(_reasoning())]
+            self._last["content"].append(_reasoning_part())
+            events.append(self._text_event("content_part.added", part=_reasoning_part()))
+        self._last["content"][0]["text"] += delta.text
+        events.append(self._text_event("reasoning_text.delta", delta=delta.text))
+        return events
+
     def _open(self, item: dict[str, Any]) -> list[Event]:
         self.items.append(item)
         self._is_open = True
@@ -121,6 +139,15 @@ def _message() -> dict[str, Any]:
 
 def _text_part() -> dict[str, Any]:
     return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+
+
+def _reasoning() -> dict[str, Any]:
+    named = {"id": f"rs_{uuid.uuid4().hex}", "type": "reasoning", "summary": []}
+    return named | {"status": IN_PROGRESS, "content": []}
+
+
+def _reasoning_part() -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": ""}
 
 
 def _call(delta: CallDelta) -> dict[str, Any]:

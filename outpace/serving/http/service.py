@@ -5,20 +5,26 @@ from __future__ import annotations
 import copy
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from outpace.api.model import Model
 from outpace.api.prompts import Prompt, encode, encode_predictions
 from outpace.api.settings import only_ends, resolve_settings
+from outpace.api.stop_strings import all_special_tokens
 from outpace.core.contracts import Parts
 from outpace.core.noise import derived
+from outpace.sampling.thinking import ThinkingTags
 from outpace.serving.engine import STUCK_SECONDS, Engine
 from outpace.serving.http.errors import ApiError, bad_request
 from outpace.serving.http.logprob_formats import TokenBytes
 from outpace.serving.http.metrics import Metrics
 from outpace.serving.http.preparation import Preparation, check_schema
+from outpace.serving.http.reasoning.formats import reasoning_of
+from outpace.serving.http.reasoning.thinking import Thinking
 from outpace.serving.http.schemas.fields import MAX_SAMPLES, Body, SamplingBody, Speculation
+from outpace.serving.http.tool_calls.formats import format_of
 from outpace.serving.methods import MAX_LENGTH
 from outpace.serving.request import GenerationRequest
 from outpace.serving.scheduler import Scheduler
@@ -43,10 +49,12 @@ class Service:
         max_waiting: int = 1024,  # most requests in the queue
         kv_bytes: int | None = None,  # memory for the KV caches of target and drafts; None: no limit
         prefix_cache: bool = True,  # reuse the KV entries of texts with the same beginning
+        tool_call_parser: str | None = None,  # name of the format of calls; None: the chat template's
+        reasoning_parser: str | None = None,  # name of the format of reasoning; None: the chat template's
         stuck_seconds: float = STUCK_SECONDS,  # time of a step from which the engine counts as stuck
     ) -> None:
-        """ValueError for a model without a tokenizer or with defaults that are not supported, and for too
-        little memory."""
+        """ValueError for a model without a tokenizer or with defaults that are not supported, for an unknown
+        parser, and for too little memory."""
         if model.tokenizer is None:
             raise ValueError("a server needs a tokenizer: choose a model that comes with one")
         self.name, self.vocab = name, model.target.vocab
@@ -55,10 +63,13 @@ class Service:
         self.tokenizer = copy.deepcopy(model.tokenizer)  # the model's own is used in the engine's thread
         if chat_template is not None:
             self.tokenizer.chat_template = chat_template
+        self.call_format = format_of(self.tokenizer, tool_call_parser)
+        self.reasoning = reasoning_of(self.tokenizer, reasoning_parser)
         self.preparation = Preparation()
         self._ignored: set[str] = set()  # names of the unknown fields that were logged
         self._defaults = model.defaults if use_defaults else only_ends(model.defaults)
         self.bytes_of = TokenBytes(self.tokenizer, self.vocab)
+        self.thinking_tags = self._thinking_tags()
         self.metrics = Metrics(name)
         resolve_settings({"temperature": 1.0}, self._defaults)  # refuses settings that are not supported
         scheduler = Scheduler(
@@ -92,18 +103,35 @@ class Service:
             )
 
     def encode(
-        self, prompt: Prompt, param: str, tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        prompt: Prompt,
+        param: str,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template: Mapping[str, Any] = MappingProxyType({}),  # arguments of apply_chat_template
     ) -> list[int]:
         """Token ids of a text, of messages or of token ids. ApiError, which names `param`, for an invalid
         prompt or one that leaves no place for an answer."""
         try:
-            tokens = encode(self.tokenizer, prompt, self.vocab, param, tools=tools)
+            tokens = encode(self.tokenizer, prompt, self.vocab, param, tools=tools, template=template)
         except ValueError as error:
             raise bad_request(error, {}, param) from error
         if len(tokens) >= self.max_length:
             sentence = f"{param} has {len(tokens)} tokens, but the model reads at most {self.max_length}"
             raise ApiError(400, f"{sentence}: shorten it", param=param, code="context_length_exceeded")
         return tokens
+
+    def _thinking_tags(self) -> ThinkingTags | None:
+        """The tags around reasoning in the model's tokens; None if it has none."""
+        tags = self.reasoning
+        if tags is None:
+            return None
+        names = {text: token for token, text in all_special_tokens(self.tokenizer).items()}
+        shown = {names[tag]: tag.encode() for tag in (tags.start, tags.end) if tag in names}
+
+        def bytes_of(token: int) -> bytes:
+            return shown[token] if token in shown else self.bytes_of.in_text(token)
+
+        return ThinkingTags(tags.start, tags.end, self.tokenizer, bytes_of, self.vocab)
 
     def requests(
         self,
@@ -115,6 +143,8 @@ class Service:
         prediction: str | None = None,  # the predicted output
         json_schema: Mapping[str, Any] | None = None,  # which the output follows
         include_steps: bool = False,  # pieces have the records of their steps
+        shown: Collection[str] = (),  # special tokens that the text has
+        thinking: Thinking | None = None,  # reasoning before the output
     ) -> list[GenerationRequest]:
         """The samples of a request, those of a prompt one after another. ApiError for invalid values. It may
         take long: it encodes the prediction and compiles the schema."""
@@ -138,7 +168,10 @@ class Service:
                 stop=body.stop,
                 json_schema=json_schema,
                 ignore_eos=bool(body.ignore_eos),
+                shown=shown,
             )
+            if thinking is not None:
+                settings = thinking.restrict(settings, self.vocab)
             if n > 1 and settings.params.greedy:
                 raise ValueError(
                     f"n is {n}, but at temperature 0 all samples are the same: raise temperature"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outpace.serving.http.schema_references import relocated
+
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 
 
@@ -19,28 +21,27 @@ class Tool:
 
     def for_template(self) -> dict[str, Any]:
         """The tool as chat templates take it."""
-        given = {"name": self.name, "description": self.description, "parameters": self._schema}
+        given = {"name": self.name, "description": self.description, "parameters": self.schema}
         function = {name: value for name, value in given.items() if value is not None}
         return {"type": "function", "function": function}
 
     @property
-    def _schema(self) -> dict[str, Any]:
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of the arguments."""
         return self.parameters or {"type": "object", "properties": {}}
 
-    def call_schema(self) -> dict[str, Any]:
-        """JSON schema of a call: the name, then the arguments."""
-        arguments = {name: value for name, value in self._schema.items() if name != "$defs"}
+    def call_schema(self, place: str) -> dict[str, Any]:
+        """JSON schema of a call: the name, then the arguments. `place`: JSON pointer to their schema."""
         return {
             "type": "object",
-            "properties": {"name": {"const": self.name}, "arguments": arguments},
+            "properties": {"name": {"const": self.name}, "arguments": {"$ref": place}},
             "required": ["name", "arguments"],
             "additionalProperties": False,
         }
 
-    @property
-    def definitions(self) -> dict[str, Any]:
-        """The schemas that the parameters refer to by name."""
-        return self._schema.get("$defs", {})
+    def parameters_at(self, place: str) -> dict[str, Any]:
+        """JSON schema of the arguments for the JSON pointer `place` of a larger schema."""
+        return relocated(self.schema, place)
 
 
 @dataclass(frozen=True)
@@ -68,19 +69,21 @@ class Toolbox:
         """Whether the model may or must call a tool."""
         return bool(self.tools) and self.choice != NONE
 
+    @property
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """Name of each tool -> JSON schema of its arguments."""
+        return {tool.name: tool.schema for tool in self.tools}
+
     def for_template(self) -> list[dict[str, Any]] | None:
         """The tools as chat templates take them; None if the model may not call any."""
         return [tool.for_template() for tool in self.tools] if self.may_call else None
 
     def schema(self) -> dict[str, Any]:
-        """JSON schema of a call of the chosen tool, or of any tool. ValueError if two tools define different
-        schemas under one name."""
+        """JSON schema of a call of the chosen tool, or of any tool."""
         chosen = [tool for tool in self.tools if self.choice in (REQUIRED, tool.name)]
-        definitions: dict[str, Any] = {}
-        for tool in chosen:
-            for name, schema in tool.definitions.items():
-                if definitions.setdefault(name, schema) != schema:
-                    raise ValueError(f"tools has two definitions of {name}: rename one of them in its $defs")
-        calls = [tool.call_schema() for tool in chosen]
+        # a definition each: references in one tool's parameters mean parts of that tool's parameters
+        placed = {str(number): tool for number, tool in enumerate(chosen)}
+        calls = [tool.call_schema(f"#/$defs/{number}") for number, tool in placed.items()]
         found = calls[0] if len(calls) == 1 else {"anyOf": calls}
-        return found | ({"$defs": definitions} if definitions else {})
+        parameters = {number: tool.parameters_at(f"#/$defs/{number}") for number, tool in placed.items()}
+        return found | {"$defs": parameters}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, zip_longest
 from typing import Any
 
@@ -10,7 +10,11 @@ from outpace.api.row_output import Result
 from outpace.serving.http.schemas.fields import SamplingBody
 
 
-def usage(num_prompt_tokens: int, results: Sequence[Result]) -> dict[str, Any]:
+def usage(
+    num_prompt_tokens: int,
+    results: Sequence[Result],
+    num_reasoning_tokens: Callable[[Sequence[int]], int] = lambda tokens: 0,  # of the tokens of a sample
+) -> dict[str, Any]:
     """The counts of a response: those of the samples together, and of each prompt once."""
     statistics = [result.statistics for result in results]
     generated = sum(len(result.tokens) for result in results)
@@ -22,6 +26,7 @@ def usage(num_prompt_tokens: int, results: Sequence[Result]) -> dict[str, Any]:
         # samples of a prompt may each read it
         "prompt_tokens_details": {"cached_tokens": max(0, num_prompt_tokens - num_read)},
         "completion_tokens_details": {
+            "reasoning_tokens": sum(num_reasoning_tokens(result.tokens) for result in results),
             "accepted_prediction_tokens": sum(each.num_accepted_prediction_tokens for each in statistics),
             "rejected_prediction_tokens": sum(each.num_rejected_prediction_tokens for each in statistics),
         },

@@ -32,6 +32,8 @@ SERVICE = (
     "kv_bytes",
     "prefix_cache",
     "stuck_seconds",
+    "tool_call_parser",
+    "reasoning_parser",
 )  # options of Service
 
 

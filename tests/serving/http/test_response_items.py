@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from outpace.serving.http.logprob_formats import TextPlaces
+from outpace.serving.http.output import OutputParser, TextOutput
 from outpace.serving.http.response_items import PlacedLogprob, ResponseItems
-from outpace.serving.http.tool_calls import OutputParser, TaggedCalls, TextOutput
+from outpace.serving.http.tool_calls.formats import FORMATS
+from outpace.serving.http.tool_calls.found_calls import FoundCalls
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 
@@ -44,7 +46,7 @@ def test_tokens_of_calls_are_in_no_message(size: int) -> None:
     call = [CALL[at : at + 5].encode() for at in range(0, len(CALL), 5)]
     tokens = [b"Sure", b".", b"\n ", *call, b"\n", *call, b"Do", b"ne", b""]
     last = len(tokens) - 1
-    items = streamed(TaggedCalls(), tokens, f"Sure.\n {CALL}\n{CALL}Done", size)
+    items = streamed(FoundCalls(FORMATS["hermes"], {}), tokens, f"Sure.\n {CALL}\n{CALL}Done", size)
     assert [item["type"] for item in items.items] == ["message", "function_call", "function_call", "message"]
     assert tokens_of(items) == [[0, 1], [last - 2, last - 1, last]]
 

@@ -29,7 +29,8 @@ export class Answer {
   numAccepted = 0;
   /** number of generated tokens by source @type {Map<string | null, number>} */
   numBySource = new Map();
-  #expected = []; // {length, source, step}: parts of the text that steps have generated and no chunk has brought
+  #expected = []; // {text, source, step}: parts of the text that steps have generated and no chunk has brought
+  #hasReasoned = false; // the last text was reasoning
   #firstTime = null; // of the first step, in milliseconds
   #lastTime = null;
 
@@ -43,7 +44,17 @@ export class Answer {
   add(chunk, now) {
     const [choice] = chunk.choices;
     if (choice?.step) this.#addStep(choice.step, now);
-    return this.#take(choice?.delta?.content ?? "");
+    const { reasoning, content } = choice?.delta ?? {};
+    if (reasoning) {
+      this.#hasReasoned = true;
+      return this.#take(reasoning);
+    }
+    if (!content) return [];
+    this.text += content;
+    const runs = this.#take(content);
+    if (this.#hasReasoned && runs.length) runs.unshift({ ...runs[0], text: "\n\n", source: null });
+    this.#hasReasoned = false;
+    return runs;
   }
 
   /** What it took to generate the answer, in words. */
@@ -78,7 +89,7 @@ export class Answer {
     step.tokens.forEach((text, index) => {
       const source = index < step.accepted.length ? step.method : null;
       this.numBySource.set(source, (this.numBySource.get(source) ?? 0) + 1);
-      this.#expected.push({ length: text.length, source, step: this.steps.length });
+      this.#expected.push({ text, source, step: this.steps.length });
     });
     this.steps.push(step);
     this.numTokens += step.tokens.length;
@@ -86,20 +97,32 @@ export class Answer {
     this.numAccepted += step.accepted.length;
   }
 
-  /** Divide new text of the answer by source. It may be behind the steps' text, never ahead of it. */
+  /** Divide new text by source. It may be behind the steps' text, never ahead of it, and lacks the tags around
+   * reasoning. */
   #take(text) {
-    this.text += text;
+    this.#skip(this.#expected.map((part) => part.text).join("").indexOf(text));
     const runs = [];
     while (text && this.#expected.length) {
       const part = this.#expected[0];
-      const length = Math.min(part.length, text.length);
+      const length = Math.min(part.text.length, text.length);
       const last = runs.at(-1);
       if (last?.source === part.source && last.step === part.step) last.text += text.slice(0, length);
       else if (length) runs.push({ text: text.slice(0, length), source: part.source, step: part.step });
       text = text.slice(length);
-      part.length -= length;
-      if (!part.length) this.#expected.shift();
+      part.text = part.text.slice(length);
+      if (!part.text) this.#expected.shift();
     }
     return runs;
+  }
+
+  /** Leave out so many characters of the steps' text. */
+  #skip(length) {
+    while (length > 0) {
+      const [part] = this.#expected;
+      const some = part.text.slice(0, length);
+      part.text = part.text.slice(some.length);
+      length -= some.length;
+      if (!part.text) this.#expected.shift();
+    }
   }
 }

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from outpace.api.row_output import Piece, Result
 from outpace.serving.http.answer import respond
-from outpace.serving.http.conversation import Conversation, prepare, schema_of
+from outpace.serving.http.conversation import Conversation, Prepared, prepare, schema_of
 from outpace.serving.http.errors import ApiError
 from outpace.serving.http.generation import Generation
 from outpace.serving.http.logprob_formats import chat_logprobs
+from outpace.serving.http.output import ArgumentsDelta, CallDelta, Delta, ReasoningDelta, TextDelta
 from outpace.serving.http.schemas.chat import ChatBody
-from outpace.serving.http.schemas.messages import text_of
+from outpace.serving.http.schemas.messages import reasoning_fields, text_of
 from outpace.serving.http.service import Service
 from outpace.serving.http.sse import DONE, STREAMED, event
 from outpace.serving.http.step_format import step_fields
-from outpace.serving.http.tool_calls import ArgumentsDelta, CallDelta, Delta, OutputParser, TextDelta
 from outpace.serving.http.tools import Tool
 from outpace.serving.http.usage import metrics, usage
 from outpace.serving.request import Finished, GenerationRequest
@@ -43,6 +43,15 @@ def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest],
         raise ApiError(400, "top_logprobs needs logprobs: set it to true", param="top_logprobs")
     if body.include_steps and not body.stream:
         raise ApiError(400, "include_steps needs stream: set it to true", param="include_steps")
+    last = body.messages[-1]
+    if body.continue_final_message and body.add_generation_prompt:
+        sentence = (
+            "continue_final_message and add_generation_prompt exclude one another: leave one of them out"
+        )
+        raise ApiError(400, sentence, param="continue_final_message")
+    if body.continue_final_message and (last.role != "assistant" or last.tool_calls):
+        sentence = "continue_final_message needs a text of the assistant as the last message: add it"
+        raise ApiError(400, sentence, param="continue_final_message")
     choice, wanted = body.tool_choice, body.response_format
     schema = wanted.json_schema.schema_ if wanted and wanted.json_schema else None
     functions = [tool.function for tool in body.tools or ()]
@@ -52,8 +61,10 @@ def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest],
         choice if choice is None or isinstance(choice, str) else choice.function.name,
         schema_of(wanted.type if wanted else None, schema, "response_format"),
         "messages",
+        text_of(last.content) if body.continue_final_message else None,
+        body.add_generation_prompt is not False,
     )
-    requests, parser = prepare(
+    requests, prepared = prepare(
         service,
         body,
         conversation,
@@ -62,7 +73,7 @@ def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest],
         prediction=text_of(body.prediction.content) if body.prediction else None,
         include_steps=bool(body.include_steps),
     )
-    return requests, _Answer(service, body, requests, parser)
+    return requests, _Answer(service, body, requests, prepared)
 
 
 class _Answer:
@@ -73,10 +84,11 @@ class _Answer:
         service: Service,
         body: ChatBody,
         requests: Sequence[GenerationRequest],
-        parser: Callable[[], OutputParser],
+        prepared: Prepared,
     ) -> None:
         self._service, self._body, self._requests = service, body, requests
-        self._parsers = [parser() for _ in requests]  # by sample
+        self._prepared = prepared
+        self._parsers = [prepared.parser() for _ in requests]  # by sample
         self._head = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -90,15 +102,20 @@ class _Answer:
 
     def _choice(self, index: int, result: Result) -> dict[str, Any]:
         parser, texts, calls = self._parsers[index], list[str](), list[dict[str, Any]]()
+        reasoning = ""
         for delta in [*parser.push(result.text), *parser.finish()]:
             if isinstance(delta, TextDelta):
                 texts.append(delta.text)
+            elif isinstance(delta, ReasoningDelta):
+                reasoning += delta.text
             elif isinstance(delta, CallDelta):
                 function = {"name": delta.name, "arguments": ""}
                 calls.append({"id": delta.id, "type": "function", "function": function})
             else:
                 calls[delta.index]["function"]["arguments"] += delta.text
         message: dict[str, Any] = {"role": "assistant", "content": "".join(texts), "refusal": None}
+        if reasoning:
+            message |= reasoning_fields(reasoning)
         if calls:
             message |= {"content": message["content"] or None, "tool_calls": calls}
         return {
@@ -164,13 +181,16 @@ class _Answer:
         return {"content": chat_logprobs(output.logprobs, self._service.bytes_of), "refusal": None}
 
     def _counts(self, results: Sequence[Result]) -> dict[str, Any]:
-        return {"usage": usage(len(self._requests[0].prompt), results)} | metrics(self._body, results)
+        counts = usage(len(self._requests[0].prompt), results, self._prepared.num_reasoning_tokens)
+        return {"usage": counts} | metrics(self._body, results)
 
 
 def _delta(delta: Delta) -> dict[str, Any]:
     """A delta as the value of a chunk."""
     if isinstance(delta, TextDelta):
         return {"content": delta.text}
+    if isinstance(delta, ReasoningDelta):
+        return reasoning_fields(delta.text)
     call: dict[str, Any] = {"index": delta.index}
     if isinstance(delta, ArgumentsDelta):
         call |= {"function": {"arguments": delta.text}}

@@ -11,15 +11,14 @@ from fastapi import APIRouter, Request, Response
 
 from outpace.api.row_output import Piece, Result
 from outpace.serving.http.answer import respond
-from outpace.serving.http.conversation import Conversation, prepare, schema_of
+from outpace.serving.http.conversation import Conversation, Prepared, prepare, schema_of
 from outpace.serving.http.errors import ApiError
 from outpace.serving.http.generation import Generation
 from outpace.serving.http.logprob_formats import TextPlaces, chat_logprobs
 from outpace.serving.http.response_items import COMPLETED, IN_PROGRESS, PlacedLogprob, ResponseItems
-from outpace.serving.http.schemas.responses import ResponseBody
+from outpace.serving.http.schemas.responses import ReasoningItem, ResponseBody
 from outpace.serving.http.service import Service
 from outpace.serving.http.sse import STREAMED, event
-from outpace.serving.http.tool_calls import OutputParser
 from outpace.serving.http.tools import Tool
 from outpace.serving.http.usage import metrics, usage
 from outpace.serving.request import Finished, GenerationRequest
@@ -50,7 +49,14 @@ def _prepare(service: Service, body: ResponseBody) -> tuple[list[GenerationReque
     if isinstance(body.input, str):
         messages.append({"role": "user", "content": body.input})
     else:
-        messages += [item.for_template() for item in body.input]
+        reasoning: dict[str, Any] = {}
+        for item in body.input:
+            found = item.for_template()
+            if isinstance(item, ReasoningItem):
+                reasoning = found  # of the assistant's message or call that follows
+            else:
+                messages.append(found | (reasoning if found["role"] == "assistant" else {}))
+                reasoning = {}
     wanted, choice = body.text.format if body.text else None, body.tool_choice
     conversation = Conversation(
         messages,
@@ -61,8 +67,8 @@ def _prepare(service: Service, body: ResponseBody) -> tuple[list[GenerationReque
     )
     asks = body.top_logprobs is not None or LOGPROBS in (body.include or ())
     num_top = (body.top_logprobs or 0) if asks else None
-    requests, parser = prepare(service, body, conversation, num_top=num_top)
-    return requests, _Answer(service, body, requests, parser())
+    requests, prepared = prepare(service, body, conversation, num_top=num_top)
+    return requests, _Answer(service, body, requests, prepared)
 
 
 class _Answer:
@@ -73,12 +79,13 @@ class _Answer:
         service: Service,
         body: ResponseBody,
         requests: Sequence[GenerationRequest],
-        parser: OutputParser,
+        prepared: Prepared,
     ) -> None:
-        self._service, self._body, self._parser = service, body, parser
+        self._service, self._body, self._prepared = service, body, prepared
+        self._parser = prepared.parser()
         self._num_prompt_tokens = len(requests[0].prompt)
         self._items = ResponseItems()
-        self._place_of = TextPlaces(service.bytes_of, requests[0].prompt)
+        self._place_of = TextPlaces(service.bytes_of, requests[0].prompt, requests[0].settings.shown)
         given = body.model_dump(mode="json", by_alias=True, exclude_none=True)
         self._head = {
             "id": f"resp_{uuid.uuid4().hex}",
@@ -149,12 +156,14 @@ class _Answer:
         return found | metrics(self._body, [result])
 
     def _usage(self, result: Result) -> dict[str, Any]:
-        counts = usage(self._num_prompt_tokens, [result])
+        counts = usage(self._num_prompt_tokens, [result], self._prepared.num_reasoning_tokens)
         return {
             "input_tokens": counts["prompt_tokens"],
             "input_tokens_details": counts["prompt_tokens_details"] | {"cache_write_tokens": 0},
             "output_tokens": counts["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {
+                "reasoning_tokens": counts["completion_tokens_details"]["reasoning_tokens"]
+            },
             "total_tokens": counts["total_tokens"],
         }
 

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, Strict
 
-from outpace.serving.http.schemas.fields import MAX_SAMPLES, MAX_TOP_LOGPROBS, Flag, SamplingBody, Whole
+from outpace.serving.http.schemas.conversation import ConversationBody, Effort
+from outpace.serving.http.schemas.fields import MAX_SAMPLES, MAX_TOP_LOGPROBS, Flag, Whole
 from outpace.serving.http.schemas.messages import Content, Message
 
 
@@ -59,7 +60,7 @@ class PredictedContent(BaseModel):
     content: Content
 
 
-class ChatBody(SamplingBody):
+class ChatBody(ConversationBody):
     """The JSON body of POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -72,7 +73,15 @@ class ChatBody(SamplingBody):
     tools: list[FunctionTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     prediction: PredictedContent | None = None
+    reasoning_effort: Effort | None = None
+    # extensions that vLLM's server has too
+    add_generation_prompt: Flag | None = None  # None: unless the last message is continued
+    continue_final_message: Flag | None = None
     include_steps: Flag | None = None  # extension: drafts and accepted tokens in the chunks of a stream
+
+    @property
+    def effort(self) -> Effort | None:
+        return self.reasoning_effort
 
     @property
     def token_limit(self) -> tuple[str, int | None]:

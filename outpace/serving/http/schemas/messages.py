@@ -42,6 +42,8 @@ class Message(BaseModel):
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning: str | None = None  # reasoning of the assistant
+    reasoning_content: str | None = None  # the older name
 
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates take it: with one text, and arguments as values."""
@@ -52,6 +54,8 @@ class Message(BaseModel):
             found["name"] = self.name
         if self.tool_call_id is not None:
             found["tool_call_id"] = self.tool_call_id
+        if (reasoning := self.reasoning or self.reasoning_content) is not None:
+            found |= reasoning_fields(reasoning)
         if self.tool_calls:
             found["tool_calls"] = [
                 called(each.id, each.function.name, each.function.arguments) for each in self.tool_calls
@@ -64,6 +68,12 @@ def text_of(content: Content | None) -> str:
     if isinstance(content, Sequence) and not isinstance(content, str):
         return "".join(part.text for part in content)
     return content or ""
+
+
+def reasoning_fields(text: str) -> dict[str, Any]:
+    """The reasoning of a message under both names that clients and chat templates have for it: that of vLLM's
+    server, and the one it had before, which DeepSeek's API has."""
+    return {"reasoning": text, "reasoning_content": text}
 
 
 def called(call_id: str, name: str, arguments: str) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, Strict
 
-from outpace.serving.http.schemas.fields import MAX_TOP_LOGPROBS, Flag, SamplingBody, Whole
-from outpace.serving.http.schemas.messages import Content, called, text_of
+from outpace.serving.http.schemas.conversation import ConversationBody, Effort
+from outpace.serving.http.schemas.fields import MAX_TOP_LOGPROBS, Flag, Whole
+from outpace.serving.http.schemas.messages import Content, called, reasoning_fields, text_of
 
 
 class InputMessage(BaseModel):
@@ -49,6 +50,33 @@ class FunctionOutput(BaseModel):
         return {"role": "tool", "content": text_of(self.output), "tool_call_id": self.call_id}
 
 
+class ReasoningText(BaseModel):
+    """A part of the model's reasoning."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningItem(BaseModel):
+    """Reasoning of the assistant before its next message or call."""
+
+    type: Literal["reasoning"]
+    content: list[ReasoningText] | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """The reasoning as fields of a message of the assistant."""
+        return reasoning_fields("".join(part.text for part in self.content or ()))
+
+
+InputItem = InputMessage | FunctionCall | FunctionOutput | ReasoningItem
+
+
+class ReasoningOptions(BaseModel):
+    """Options of the model's reasoning."""
+
+    effort: Effort | None = None
+
+
 class TextFormat(BaseModel):
     """The format of the generated text."""
 
@@ -79,10 +107,10 @@ class NamedFunction(BaseModel):
     name: str
 
 
-class ResponseBody(SamplingBody):
+class ResponseBody(ConversationBody):
     """The JSON body of POST /v1/responses."""
 
-    input: str | Annotated[list[InputMessage | FunctionCall | FunctionOutput], Field(min_length=1)]
+    input: str | Annotated[list[InputItem], Field(min_length=1)]
     instructions: str | None = None
     max_output_tokens: Whole | None = None
     text: TextOptions | None = None
@@ -90,9 +118,14 @@ class ResponseBody(SamplingBody):
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     include: list[str] | None = None  # "message.output_text.logprobs" asks for log probabilities
     top_logprobs: Annotated[int, Strict(), Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    reasoning: ReasoningOptions | None = None
     metadata: dict[str, str] | None = None  # returned as it is
     previous_response_id: str | None = None  # refused: the server stores no responses
     background: Flag | None = None  # refused if true
+
+    @property
+    def effort(self) -> Effort | None:
+        return self.reasoning.effort if self.reasoning else None
 
     @property
     def token_limit(self) -> tuple[str, int | None]:

@@ -1,0 +1,1 @@
+"""The reasoning that a model writes before its answer."""

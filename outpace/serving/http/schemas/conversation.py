@@ -1,0 +1,26 @@
+"""Fields of the routes that continue a conversation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Strict
+
+from outpace.serving.http.schemas.fields import Flag, SamplingBody
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ConversationBody(SamplingBody):
+    """Base of the bodies that ask for the next message of a conversation. All fields are names of vLLM's
+    server."""
+
+    chat_template: str | None = None  # refused: it is a program
+    chat_template_kwargs: dict[str, Any] | None = None  # variables of the chat template
+    thinking_token_budget: Annotated[int, Strict(), Field(ge=-1)] | None = None  # -1: no limit
+    include_reasoning: Flag | None = None  # false: the answer alone
+
+    @property
+    def effort(self) -> Effort | None:
+        """How much the model is to think; "none": not at all; None: as it does by default."""
+        return None
