@@ -35,8 +35,11 @@ class ForwardMemory:
             return ForwardMemory(0, 8 * target.vocab, 8 * target.vocab, 0, 0, 1.0)
         # where layers differ, the last one has full attention, whose heads are the largest
         config, size = last_layer(target.model.config.get_text_config()), target.model.dtype.itemsize
-        hidden, heads = config.hidden_size, config.num_attention_heads
-        head_size = getattr(config, "head_dim", None) or hidden // heads
+        hidden, heads = (
+            config.hidden_size,
+            getattr(config, "num_attention_heads", 0),
+        )  # 0: only recurrent layers
+        head_size = getattr(config, "head_dim", None) or hidden // max(1, heads)
         keys = getattr(config, "num_key_value_heads", None) or heads
         mlp = mlp_size(config)
         wide = max(4, size)  # norms compute in float32

@@ -9,9 +9,9 @@ the leading answer cannot be overtaken. `outpace vote` and `outpace.vote` do tha
 method; here is the decoding of the branches. They have seeds of their own, so that they are independent
 samples, and share the KV entries of the prompt.
 
-Branches and draft tokens share the arithmetic that a forward has left while it waits for memory. So at most as
-many tokens are drafted per branch as a step verifies within `tolerance` of the time of one without drafts, at
-most `depth`; more branches never get longer drafts, and when branches end the others' drafts may grow. Of
+Branches and draft tokens share the arithmetic that a forward has left while it waits for memory. So at most
+as many tokens are drafted per branch as a step verifies within `tolerance` of the time of one without drafts,
+at most `depth`; more branches never get longer drafts, and when branches end the others' drafts may grow. Of
 these lengths the longest is taken with which tokens come fastest, by the acceptance so far and the measured
 times of drafting and verifying: none at all with a draft model that is rarely right or slow. In the first
 steps lengths are fixed, so that times show what a token costs, and one step in 16 tries another length later.
