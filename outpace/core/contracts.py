@@ -6,6 +6,7 @@ size, T tokens. p is always a distribution of the target, q one of a drafter.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -542,7 +543,7 @@ class Parts:
     # whose distribution the output has, if not that of the target which the recipe was given: `target` is
     # then an approximation of it, or the verifier accepts more than an exact one
     reference: Reference | None = None
-    prompt_tokens: int | None = None  # most prompt tokens that one step reads; None: as the session chooses
+    prompt_part: int = sys.maxsize  # most prompt tokens that one step reads; a session may read fewer
 
     def __post_init__(self) -> None:
         check_part(self.drafter, "drafter", DRAFTER)

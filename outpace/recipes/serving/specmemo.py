@@ -73,4 +73,4 @@ def specmemo(
     least = LeastMemory(min_speed, step_memory.nodes, target.sizes) if min_speed else None
     controller = MemoryBudget(Shape.branching(widths), memory, step_memory, drafter, least)
     target = target.on_demand() if isinstance(target, HFTarget) else target
-    return Parts(target, drafter, Match(), controller, prompt_tokens=part)
+    return Parts(target, drafter, Match(), controller, prompt_part=part)

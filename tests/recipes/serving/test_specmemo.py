@@ -189,10 +189,10 @@ def test_prompts_are_read_in_parts_that_fit_and_give_the_same_text() -> None:
     finally:
         for model in sizes:
             del model.reader.read
-    assert parts.prompt_tokens is not None and 16 <= parts.prompt_tokens < 90
+    assert 16 <= parts.prompt_part < 90
     nodes = 1 + sum(accumulate((2, 2, 1, 1, 1), mul))
-    assert all(max(found) <= parts.prompt_tokens + 2 * nodes for found in sizes.values())
-    assert any(size > parts.prompt_tokens // 2 for size in sizes[draft])
+    assert all(max(found) <= parts.prompt_part + 2 * nodes for found in sizes.values())
+    assert any(size > parts.prompt_part // 2 for size in sizes[draft])
 
 
 def test_half_of_the_memory_is_enough_for_a_long_prompt() -> None:
