@@ -159,6 +159,7 @@ STEPS: dict[str, tuple[str, str]] = {
         f"--target out/models/layerskip-113m {SELF_SPECULATION}",
     ),
     "weights/weights-cpu.json": ("weights", ""),
+    "memory/memory-cpu.json": ("memory", ""),
     "distillation/distillation-cpu.json": (
         "distillation",
         "--methods '' --seeds 3 --prompts 40 --draft-steps 6000",
@@ -184,6 +185,8 @@ STEPS: dict[str, tuple[str, str]] = {
     "indexes/suffix-trees-cpu.json": ("suffix_trees", "--peer {arctic}"),
 }
 
+CPU_TIMED = ("indexes", "memory")  # timed in CPU time, which would count idle threads that spin
+
 
 def command(program: str, arguments: str, file: Path, threads: int) -> list[str]:
     """The command line of a step; `verifiers` prints its JSON, the other programs write it to `file`."""
@@ -191,7 +194,7 @@ def command(program: str, arguments: str, file: Path, threads: int) -> list[str]
     if program in ("bench", "verifiers"):
         written = ["--json"] if program == "verifiers" else ["--output", str(file)]
         return [str(OUTPACE), program, "--target", "zoo:target", *words, "--threads", str(threads), *written]
-    own_threads = [] if program == "indexes" else ["--threads", str(threads)]
+    own_threads = [] if program in CPU_TIMED else ["--threads", str(threads)]
     return [sys.executable, "-m", f"benchmarks.{program}", *words, *own_threads, "--json", str(file)]
 
 
@@ -257,8 +260,7 @@ def main(
                 subprocess.run([*make, str(HEAD_COLUMNS), "--target", WIDER_TARGET], check=True)
         printed = program == "verifiers"
         output = subprocess.PIPE if printed else None
-        # indexes are timed in CPU time, which would count idle threads that spin
-        environment = os.environ | ({"OMP_NUM_THREADS": "1"} if program == "indexes" else {})
+        environment = os.environ | ({"OMP_NUM_THREADS": "1"} if program in CPU_TIMED else {})
         done = subprocess.run(words, check=True, text=True, stdout=output, env=environment)
         if printed:
             file.write_text(done.stdout, encoding="utf-8")

@@ -66,7 +66,7 @@ class Session:
         self.prefills = self.want.outputs_at_prompt  # whether prompts have forwards of their own
         lengths = [len(prompt) + s.max_tokens for prompt, s in zip(prompts, sampling, strict=True)]
         self.cache = parts.target.open(max(size[0], len(prompts)), max([size[1], *lengths]) + DRAFT_NODES)
-        self.batch, self.timer = Batch(self.cache, noise, prompt_tokens), StepTimer()
+        self.batch, self.timer = Batch(self.cache, noise, min(prompt_tokens, parts.prompt_part)), StepTimer()
         for prompt, params in zip(prompts, sampling, strict=True):
             self.add(prompt, params)
 

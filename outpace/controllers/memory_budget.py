@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from outpace.controllers.footprint import ModelDrafter, StepMemory
 from outpace.controllers.least_memory import LeastMemory
 from outpace.core.context import Context
-from outpace.core.contracts import Plan, Shape, Step, Want
+from outpace.core.contracts import Plan, PrefixCache, Shape, Step, Want
 
 RESERVE = 0.05  # part of the budget for what is not estimated, such as the structures of trees
 
@@ -43,10 +43,18 @@ class MemoryBudget:
     def plan(self, ctx: Context) -> Plan:
         limits = [min(self._shape.depth, limit) for limit in ctx.max_draft_depth]
         depths = self._largest(ctx, limits)
+        if isinstance(ctx.cache, PrefixCache):
+            self._evict(ctx.cache, ctx, depths)
         if self._least is not None and any(depths):
             rates = [self._rate(ctx, row) for row in range(len(depths))]
             depths = self._least.reduced(ctx, limits, depths, rates, lambda *each: self._gain(ctx, *each))
         return Plan(tuple(depths), self._shape)
+
+    def _evict(self, cache: PrefixCache, ctx: Context, depths: Sequence[int]) -> None:
+        """Leave to the entries that a server retains for later requests what this step does not need."""
+        needed = self._step_memory.of(ctx, depths)
+        spare = max(0, int(self._memory * (1 - RESERVE)) - needed.total)
+        cache.limit(needed.target_kv + spare, by=type(self).__name__)
 
     def _largest(self, ctx: Context, limits: list[int]) -> list[int]:
         """The largest depths that fit."""

@@ -6,6 +6,7 @@ size, T tokens. p is always a distribution of the target, q one of a drafter.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -308,9 +309,10 @@ class PrefixCache(Cache, Protocol):
         most T."""
         ...
 
-    def limit(self, num_bytes: int) -> None:
+    def limit(self, num_bytes: int, *, by: str = "") -> None:
         """Let slots and retained entries hold at most so much memory together, now and from now on: retained
-        entries are evicted, least recently used first. Slots are not limited: they get what they need."""
+        entries are evicted, least recently used first. Slots are not limited: they get what they need. A
+        server and a method may each set a limit, under names of their own (`by`): the lowest holds."""
         ...
 
 
@@ -541,6 +543,7 @@ class Parts:
     # whose distribution the output has, if not that of the target which the recipe was given: `target` is
     # then an approximation of it, or the verifier accepts more than an exact one
     reference: Reference | None = None
+    prompt_part: int = sys.maxsize  # most prompt tokens that one step reads; a session may read fewer
 
     def __post_init__(self) -> None:
         check_part(self.drafter, "drafter", DRAFTER)

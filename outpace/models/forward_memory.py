@@ -9,7 +9,7 @@ from outpace.core.contracts import Target
 from outpace.models.hf.kv_cache import MAX_SLICED_MASK
 from outpace.models.hf.layer_config import last_layer
 from outpace.models.hf.reshaped import mlp_size
-from outpace.models.hf.target import CHUNK, HFTarget
+from outpace.models.hf.target import HFTarget
 
 # temporary tensors of a layer, each with one number per token and: hidden feature, MLP feature, feature of
 # queries, keys and values
@@ -26,17 +26,20 @@ class ForwardMemory:
     probs: int  # the same in the dtype of probabilities, at least float32
     pair: int  # attention masks, per token and key
     position: int  # tables of position ids and of the causal mask, per cache position of the longest text
-    chunk: int  # most tokens of a text that are read in one forward
+    copied: float  # share of a slot's KV memory that is held twice for a moment when the slot grows
 
     @staticmethod
     def of(target: Target) -> ForwardMemory:
         """The estimate for this model; a model that is no transformers model has float64 logits only."""
         if not isinstance(target, HFTarget):
-            return ForwardMemory(0, 8 * target.vocab, 8 * target.vocab, 0, 0, CHUNK)
+            return ForwardMemory(0, 8 * target.vocab, 8 * target.vocab, 0, 0, 1.0)
         # where layers differ, the last one has full attention, whose heads are the largest
         config, size = last_layer(target.model.config.get_text_config()), target.model.dtype.itemsize
-        hidden, heads = config.hidden_size, config.num_attention_heads
-        head_size = getattr(config, "head_dim", None) or hidden // heads
+        hidden, heads = (
+            config.hidden_size,
+            getattr(config, "num_attention_heads", 0),
+        )  # 0: only recurrent layers
+        head_size = getattr(config, "head_dim", None) or hidden // max(1, heads)
         keys = getattr(config, "num_key_value_heads", None) or heads
         mlp = mlp_size(config)
         wide = max(4, size)  # norms compute in float32
@@ -48,5 +51,5 @@ class ForwardMemory:
             MASK_BYTES,
             # masks of short chains are slices of a table with this many rows; position ids are int64
             MAX_SLICED_MASK + 8,
-            CHUNK,
+            target.forward.planes.divided().largest_share,
         )

@@ -59,7 +59,7 @@ def run(search: SkipSetSearch, slot: int = 0, steps: int = 400, seed: int = 0):
         )
         search.observe(SimpleNamespace(ctx=ctx, generated=([1],), finished=()))
         sets.append(search.of(slot))
-        best.append(search._searches[slot].matchness)
+        best.append(search._scores.get(slot, {}).get(search._search.best, -1.0))
     return sets, best
 
 
@@ -98,7 +98,7 @@ def test_every_25th_candidate_is_the_gaussian_process_s(monkeypatch) -> None:
     task = Task(best_sets()[0])
     search = SkipSetSearch(task.reread, LAYERS, 0.45, WINDOW)
     run(search, steps=WINDOW + 105)
-    assert search._searches[0].num_trials == 106 and len(asked) == 4
+    assert search._search.num_trials == 106 and len(asked) == 4
     # candidates are rarely repeated, and each is reported once
     assert asked == sorted(asked) and asked[0] > 20
 
@@ -113,7 +113,34 @@ def test_the_search_stops(constants, trials, monkeypatch) -> None:
     task = Task(SkipSet(frozenset({1, 3, 5}), frozenset({1, 3})))  # the set that it begins with
     search = SkipSetSearch(task.reread, LAYERS, 0.45, WINDOW)
     run(search, steps=WINDOW + 60)
-    assert search._searches[0].num_trials == trials
+    assert search._search.num_trials == trials
+    for slot in range(1, 21):
+        run(search, slot=slot, steps=WINDOW + 60)
+        search.release([slot])
+    assert search._search.num_trials == trials  # later requests start no search of their own
+    assert len(task.calls) <= trials + 20
+
+
+def test_a_search_that_has_ended_starts_again_when_matchness_falls_for_certain(monkeypatch) -> None:
+    monkeypatch.setattr(skip_set_search, "PATIENCE", 30)
+    first, second = (Task(each) for each in best_sets())
+    task = SimpleNamespace(now=first)
+    search = SkipSetSearch(lambda *given: task.now.reread(*given), LAYERS, 0.45, WINDOW)
+    found = run(search)[0][-1]
+    assert search._search.level is not None and len(first.calls) <= 300
+    trials, level = search._num_trials, first.share(found)
+    for slot, share in enumerate((level - 0.05, level, level - 0.1), 1):  # as texts of one task differ
+        monkeypatch.setattr(first, "share", lambda skip_set, share=share: share)
+        assert run(search, slot=slot)[0][-1] == found
+    assert search._num_trials == trials
+    task.now = second
+    assert second.share(found) < level - 0.3
+    sets, best = run(search, slot=5)
+    assert search._num_trials > trials + 9 and best[-1] > second.share(found) and sets[-1] != found
+    ended = search._num_trials
+    assert search._search.level is not None
+    run(search, slot=6)
+    assert search._num_trials == ended
 
 
 def test_a_request_goes_on_with_what_earlier_ones_found_and_a_change_of_task_changes_it() -> None:

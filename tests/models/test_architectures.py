@@ -164,3 +164,17 @@ def test_every_grouping_of_heads_scores_alike(heads, dtype, tiny):
         cache.commit(chain, [end - start - 1], (0,))
         error = (logits.double() - expected[start:end]).norm() / expected[start:end].norm()
         assert error < (1e-5 if dtype == torch.float32 else 0.1 if dtype == torch.bfloat16 else 0.02)
+
+
+def test_rows_together_may_have_more_tokens_than_a_slot(tiny, reference, float64_throughout):
+    """As when prompts are read into slots that grow with their texts: this model asks for offsets of all."""
+    model = tiny("llama4_text")
+    fresh, target = reference(model), HFTarget(model).on_demand()
+    texts = [
+        torch.randint(3, 61, (size,), generator=torch.Generator().manual_seed(size)) for size in (50, 45)
+    ]
+    cache = target.open(2, 0)
+    roots = TokenTree.roots(torch.stack([text[-1] for text in texts]))
+    found = target.score(roots, (0, 1), cache, gap=[text[:-1] for text in texts]).logits
+    for row, text in enumerate(texts):
+        assert float((found[row] - fresh(text).logits[0, -1]).abs().max()) <= EXACT

@@ -161,6 +161,18 @@ def test_retained_texts_stay_within_the_limit_and_the_newest_are_kept(opened):
     assert begin(target, cache, 0, texts[-1]) == 0
 
 
+def test_of_two_limits_the_lower_holds(opened):
+    target, cache, _ = opened
+    text, one = some(90), cache.bytes_for({0: 90})
+    for first, second in ((4 * one, one), (one, 4 * one)):
+        cache.limit(first)
+        cache.limit(second, by="method")
+        for seed in range(3):
+            begin(target, cache, 0, text := some(90, seed))
+            assert cache.num_bytes + cache.retained_bytes <= one
+            end(cache, 0, text)
+
+
 def test_a_retained_text_holds_no_memory_that_it_did_not_use(target_of, monkeypatch):
     """Nor are more texts retained than a new request can be compared with."""
     monkeypatch.setattr(contiguous_cache, "MAX_RETAINED", 3)

@@ -17,7 +17,8 @@ def routed(methods: Mapping[str, Parts]) -> tuple[Parts, RoutedDrafter]:
     which. The verifier is that of the first; TypeError if it is not exact for the drafts of another."""
     drafter = RoutedDrafter(methods)
     first = next(iter(methods.values()))
-    return replace(first, drafter=drafter, controller=_NoController()), drafter
+    limit = min(parts.prompt_part for parts in methods.values())
+    return replace(first, drafter=drafter, controller=_NoController(), prompt_part=limit), drafter
 
 
 class RoutedDrafter:

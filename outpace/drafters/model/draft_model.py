@@ -21,6 +21,7 @@ from outpace.core.contracts import (
     Draft,
     Ends,
     Plan,
+    Prompt,
     ReadsChains,
     ReadsTargetCache,
     Step,
@@ -49,7 +50,8 @@ class DraftModel:
     replacement; `growth`: a function that builds the tree, in place of `drafters.model.grow.grow`;
     `keeps_hidden`: keep hidden states for it; `keeps_logits`: keep the logits of the last draft for `read`;
     `carried_layer`: a layer of the target, of which the model is a part: the draft carries its outputs at all
-    nodes, also those of the last level, which are read for that.
+    nodes, also those of the last level, which are read for that; `prompt_tokens`: most tokens that it lacks
+    of all texts together that are read in one forward; None: all of them, if the model permits.
     """
 
     want = Want()
@@ -65,6 +67,7 @@ class DraftModel:
         keeps_hidden: bool = False,
         carried_layer: int | None = None,
         keeps_logits: bool = False,
+        prompt_tokens: int | None = None,
     ) -> None:
         self.model = model
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
@@ -76,7 +79,7 @@ class DraftModel:
         self._outputs = Want(hidden=frozenset(layers)) if layers else NOTHING
         # layer -> its outputs at the nodes of the draft in progress, one tensor per forward
         self._hidden: dict[int, list[Tensor]] = {}
-        self._keeps_logits = keeps_logits
+        self._keeps_logits, self._prompt_tokens = keeps_logits, prompt_tokens
         self._logits: Tensor | None = None  # at the nodes of `_read`, before sampling parameters
         self._cache: Cache | None = None
         self._active: set[int] = set()  # slots of requests that have not ended
@@ -104,9 +107,11 @@ class DraftModel:
     def reading(self, ctx: Context) -> Iterator[Reader]:
         """The forwards of one draft, for drafters in which several models draft together. Of the tree read
         last, the next draft keeps the KV entries of committed tokens. ValueError if logits are NaN."""
+        began = perf_counter()
         cache, gap = self._catch_up(ctx)
         self._hidden = {layer: [] for layer in self._outputs.hidden}
         reader = Reader(self, ctx, cache, gap)
+        reader.seconds = perf_counter() - began
         try:
             yield reader
         # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
@@ -213,11 +218,19 @@ class DraftModel:
         if self._read is not None:
             self._keep(cache, ctx, *self._read)
             self._read, self._logits, self._gone = None, None, set()
-        gap = [
-            ctx.tokens[row][cache.lengths[slot] : committed - 1]
-            for row, (slot, committed) in enumerate(zip(ctx.slots, ctx.committed, strict=True))
-        ]
+        gap = self._lacking(cache, ctx)
+        limit = self._prompt_tokens
+        if limit is not None and sum(map(len, gap)) > limit:
+            for tokens, slot in zip(ctx.tokens, ctx.slots, strict=True):
+                while (begin := cache.lengths[slot]) + 1 < len(tokens):
+                    part = Prompt(tokens[begin : begin + limit + 1])
+                    self.model.prefill([part], [slot], cache, NOTHING)
+            gap = self._lacking(cache, ctx)
         return cache, gap if any(len(each) for each in gap) else None
+
+    def _lacking(self, cache: Cache, ctx: Context) -> list[Tensor]:  # B × (G_b,)
+        """The committed tokens before each root that the KV cache lacks."""
+        return [tokens[cache.lengths[slot] : -1] for tokens, slot in zip(ctx.tokens, ctx.slots, strict=True)]
 
     def _keep(self, cache: Cache, ctx: Context, tree: TokenTree, slots: Sequence[int]) -> None:
         """Keep the KV cache entries of the nodes of `tree`, the last one scored, that have since been

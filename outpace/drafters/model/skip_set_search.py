@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import sqrt
 
 import numpy as np
 import torch
@@ -15,8 +16,9 @@ from outpace.core.skip_set import SkipSet
 from outpace.drafters.model.gaussian_process import most_promising
 
 EVERY = 25  # each so-manieth candidate is proposed by a Gaussian process, the others are random
-ENOUGH = 0.95  # matchness above which the search for a request ends
+ENOUGH = 0.95  # matchness above which the search ends
 PATIENCE, MOST = 300, 1000  # trials without a gain, and trials, after which it ends
+FALL = 3.0  # standard errors by which a later request's matchness is lower when it starts again
 NOISE = 1e-4  # variance of matchness that the process takes for an error, relative
 USE = "skip set"  # of the random numbers that make candidates
 
@@ -60,28 +62,35 @@ class SubLayers:
 
 @dataclass
 class Search:
-    """The trials of one request."""
+    """The trials since the search began, or was started again."""
 
     best: Candidate
-    matchness: float = -1.0  # of the best; -1: it was not scored
-    tried: dict[Candidate, float] = field(default_factory=dict[Candidate, float])
+    tried: dict[Candidate, float] = field(default_factory=dict[Candidate, float])  # last matchness of each
     num_trials: int = 0
-    last_gain: int = 0  # number of the trial that found the best
+    last_gain: int = 1  # number of the trial that found the best; the first scores the one at the beginning
+    level: float | None = None  # matchness of the best when the search ended; None: it has not ended
+    is_checked: bool = False  # whether `level` is that of a request which came after the end
 
-    @property
-    def ended(self) -> bool:
-        return (
-            self.matchness > ENOUGH or self.num_trials >= MOST or self.num_trials - self.last_gain >= PATIENCE
-        )
-
-    def add(self, candidate: Candidate, matchness: float) -> bool:
-        """Record a trial; returns whether it is the best so far."""
+    def add(self, candidate: Candidate, matchness: float, best: float) -> None:
+        """Record a trial. `best`: matchness of the best set on the same text."""
         self.num_trials += 1
         self.tried[candidate] = matchness
-        if matchness <= self.matchness:
-            return False
-        self.best, self.matchness, self.last_gain = candidate, matchness, self.num_trials
-        return True
+        if matchness > best:
+            self.best, self.last_gain, best = candidate, self.num_trials, matchness
+        if best > ENOUGH or self.num_trials >= MOST or self.num_trials - self.last_gain >= PATIENCE:
+            self.level = best
+
+    def falls(self, matchness: float, window: int) -> bool:
+        """Whether the best set predicts a later request, of so many tokens, less well than when the search
+        ended. It was chosen among many by one text, where chance favours it: the first later request tells
+        how well it predicts others."""
+        assert self.level is not None
+        share = (self.level * window + 1) / (window + 2)
+        if self.level - matchness > FALL * sqrt(share * (1 - share) / window):
+            return True
+        if not self.is_checked:
+            self.level, self.is_checked = min(self.level, matchness), True
+        return False
 
 
 class SkipSetSearch:
@@ -90,9 +99,12 @@ class SkipSetSearch:
     After each step of a request one candidate is tried: a random set of the fixed size, or every 25th time
     the sub-layers that rank highest at the point that a Gaussian process proposes. Its matchness is the share
     of the first `window` generated tokens that the target without it predicts, in one pass after the KV
-    entries of the prompt. The best set so far drafts. The first trial scores the set with which the request
-    began: that of the last gain in any request, at first every second layer. So requests go on with what
-    earlier ones found, and after a change of task, where that set predicts less, the search goes on.
+    entries of the prompt. The best set so far drafts, at first every second layer. Sets are compared on the
+    text of one request, so on a new one the best set is scored first.
+
+    All requests share one search, which ends for all of them. After that, each request costs one pass, with
+    the set that was found: where its matchness is lower than when the search ended, by more than FALL
+    standard errors of so many tokens, as after a change of task, the search is started again from that set.
     """
 
     learns_across_rows = True
@@ -104,37 +116,37 @@ class SkipSetSearch:
             raise ValueError(f"window is {window}: score candidates by at least one generated token")
         self._reread, self._window = reread, window
         self._parts = SubLayers(num_layers, ratio)
-        self._start = self._parts.alternate()
-        self._num_trials = 0  # of all requests, so that equal seeds do not give equal candidates
-        self._searches: dict[int, Search] = {}  # by slot
+        self._search = Search(self._parts.alternate())
+        self._num_trials = 0  # of all searches, so that equal seeds do not give equal candidates
+        self._scores: dict[int, dict[Candidate, float]] = {}  # slot -> matchness on its text
 
     def of(self, slot: int) -> SkipSet:
-        return self._parts.skip_set(self._search(slot).best)
-
-    def _search(self, slot: int) -> Search:
-        if slot not in self._searches:
-            self._searches[slot] = Search(self._start)
-        return self._searches[slot]
+        return self._parts.skip_set(self._search.best)
 
     def observe(self, step: Step) -> None:
         ctx = step.ctx
-        for row, slot in enumerate(ctx.slots):
+        for row in range(len(ctx.slots)):
             enough = ctx.committed[row] >= ctx.prompt_lengths[row] + self._window
-            search = self._search(slot)
-            if not step.generated[row] or row in step.finished or not enough or search.ended:
-                continue
-            candidate = self._next(search, ctx, row)
-            matchness = search.tried.get(candidate)
-            if matchness is None:
-                matchness = self._matchness(candidate, ctx, row)
-            if search.add(candidate, matchness):
-                self._start = candidate
-            self._num_trials += 1
+            if step.generated[row] and row not in step.finished and enough:
+                self._try(ctx, row)
 
-    def _next(self, search: Search, ctx: Context, row: int) -> Candidate:
-        if not search.num_trials:
-            return search.best
-        size = self._parts.size
+    def _try(self, ctx: Context, row: int) -> None:
+        """Score the best set on the text of a request, or another set if that is known."""
+        search = self._search
+        is_new = search.best not in self._scores.setdefault(ctx.slots[row], {})
+        if search.level is not None and not is_new:
+            return
+        best = self._matchness(search.best, ctx, row)
+        if search.level is not None:
+            if not search.falls(best, self._window):
+                return
+            search = self._search = Search(search.best)
+        candidate = search.best if is_new else self._next(ctx, row)
+        search.add(candidate, self._matchness(candidate, ctx, row), best)
+        self._num_trials += 1
+
+    def _next(self, ctx: Context, row: int) -> Candidate:
+        search, size = self._search, self._parts.size
         if search.num_trials % EVERY == 0:
             points = [[float(skips) for skips in each] for each in search.tried]
             ranking = most_promising(points, list(search.tried.values()), noise=NOISE)
@@ -144,13 +156,15 @@ class SkipSetSearch:
         return self._parts.of(ctx.noise.draw(equal, size, key, replace=False)[0].tolist())
 
     def _matchness(self, candidate: Candidate, ctx: Context, row: int) -> float:
-        prompt = ctx.prompt_lengths[row]
-        text = ctx.tokens[row][: prompt + self._window]
-        logits = self._reread(
-            self._parts.skip_set(candidate), ctx.cache, ctx.slots[row], text[:-1], prompt - 1
-        )
-        return float((logits.argmax(-1).cpu() == text[prompt:]).double().mean())
+        """The matchness of a set on the text of a request."""
+        slot, prompt = ctx.slots[row], ctx.prompt_lengths[row]
+        scores = self._scores[slot]
+        if candidate not in scores:
+            text = ctx.tokens[row][: prompt + self._window]
+            logits = self._reread(self._parts.skip_set(candidate), ctx.cache, slot, text[:-1], prompt - 1)
+            scores[candidate] = float((logits.argmax(-1).cpu() == text[prompt:]).double().mean())
+        return scores[candidate]
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
-            self._searches.pop(slot, None)
+            self._scores.pop(slot, None)

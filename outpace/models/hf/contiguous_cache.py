@@ -42,14 +42,12 @@ class ContiguousCache(EagerCache):
     def __init__(
         self, planes: Planes, slots: int, capacity: int, device: torch.device, *, in_8_bits: bool = False
     ) -> None:
-        super().__init__(planes, capacity, device)
+        super().__init__(planes if capacity else planes.divided(), capacity, device)
         self.in_8_bits = in_8_bits
         self._storages: list[list[Tensor]] = []  # per slot; empty without memory
         self._tokens: dict[int, Tensor] = {}  # slot -> its tokens, if they were told
         self._retained: list[RetainedText] = []  # first the one used longest ago
-        self._max_positions: int | None = (
-            None  # most cache positions of slots and retained texts; None: no limit
-        )
+        self._limits: dict[str, int] = {}  # name -> most cache positions of slots and retained texts
         self.grow(slots)
 
     def grow(self, slots: int) -> None:
@@ -78,27 +76,32 @@ class ContiguousCache(EagerCache):
     def reserve(self, slot: int, tokens: int) -> None:
         """Give a slot at least `tokens` cache positions: `capacity` at its first use, a quarter more than it
         has when that is not enough. With capacity 0 a multiple of BLOCK, whatever it has."""
-        before = self._storages[slot]
-        held, size = _num_positions(before), self._positions(slot, tokens)
+        storages = self._storages[slot]
+        held, size = _num_positions(storages), self._positions(slot, tokens)
         if size == held:
             return
         self.count_to(size)
         self._evict(size - held)
-        # zeros: masked values are multiplied by 0, and 0 times an uninitialised NaN is NaN
-        with torch.inference_mode(False):
-            self._storages[slot] = [
-                torch.zeros(count, 1, shape.heads, size, shape.size, dtype=shape.dtype, device=shape.device)
-                for shape, count in zip(self.planes.shapes, self.planes.counts, strict=True)
-            ]
-        self._copy(before, slot, held)
+        shapes = zip(self.planes.shapes, self.planes.counts, strict=True)
+        for index, (shape, count) in enumerate(shapes):
+            # zeros: masked values are multiplied by 0, and 0 times an uninitialised NaN is NaN
+            with torch.inference_mode(False):
+                made = torch.zeros(
+                    count, 1, shape.heads, size, shape.size, dtype=shape.dtype, device=shape.device
+                )
+            if held:
+                made[:, :, :, :held] = storages[index]
+                storages[index] = made  # the old memory is freed before the next storage is enlarged
+            else:
+                storages.append(made)
 
-    def _copy(self, storages: Sequence[Tensor], slot: int, length: int) -> None:
-        """Copy the first entries of these storages into those of a slot."""
-        for source, target in zip(storages, self._storages[slot], strict=False):
-            target[:, :, :, :length] = source[:, :, :, :length]
+    def _adopt(self, text: RetainedText, slot: int, length: int) -> None:
+        """Give an empty slot the memory of a text that is no longer retained, and its first entries."""
+        self._storages[slot] = text.storages
+        self.reserve(slot, max(length, self.capacity))
 
-    def limit(self, num_bytes: int) -> None:
-        self._max_positions = num_bytes // self.planes.token_bytes
+    def limit(self, num_bytes: int, *, by: str = "") -> None:
+        self._limits[by] = num_bytes // self.planes.token_bytes
         self._evict(0)
 
     def _evict(self, positions: int) -> None:
@@ -108,17 +111,17 @@ class ContiguousCache(EagerCache):
 
     def _fits(self, positions: int, retained: Sequence[RetainedText]) -> bool:
         """Whether the limit allows so many cache positions besides those of the slots and these texts."""
-        if self._max_positions is None:
+        if not self._limits:
             return True
         held = sum(map(_num_positions, self._storages)) + sum(each.num_positions for each in retained)
-        return held + positions <= self._max_positions
+        return held + positions <= min(self._limits.values())
 
     def name(self, slot: int, tokens: Tensor) -> None:  # (T,)
         self._tokens[slot] = tokens
 
     def restore(self, slot: int, tokens: Tensor) -> int:  # (T,)
-        """The retained text whose entries are copied is evicted if `tokens` continue it, so that nothing is
-        lost, or if memory lacks for both."""
+        """A retained text gives the slot its memory if `tokens` continue it, so that nothing is lost, or if
+        memory lacks for both; else entries are copied."""
         running = [RetainedText(own, self._storages[other]) for other, own in self._tokens.items()]
         texts = [*self._retained, *running]
         common = [common_length(each.tokens, tokens) for each in texts]
@@ -126,17 +129,20 @@ class ContiguousCache(EagerCache):
         if length == 0:
             return 0
         text = texts[common.index(length)]
-        is_kept = False
-        if text in self._retained:
+        is_retained = text in self._retained
+        if is_retained:
             self._retained.remove(text)
             both = self._positions(slot, length) + text.num_positions
-            is_kept = length < len(text.tokens) and self._fits(both, ())
-            if is_kept:
-                self._evict(both)
+            if length == len(text.tokens) or not self._fits(both, ()):
+                self._adopt(text, slot, length)
+                self.lengths[slot] = length
+                return length
+            self._evict(both)
         self.reserve(slot, length)
-        self._copy(text.storages, slot, length)
+        for source, target in zip(text.storages, self._storages[slot], strict=True):
+            target[:, :, :, :length] = source[:, :, :, :length]
         self.lengths[slot] = length
-        if is_kept:
+        if is_retained:
             self._retained.append(text)
         return length
 
@@ -148,11 +154,12 @@ class ContiguousCache(EagerCache):
             if tokens is not None and len(tokens) and storages:
                 self._retain(tokens, storages)
 
-    def _retain(self, tokens: Tensor, storages: Sequence[Tensor]) -> None:
-        """Retain the entries of a text, in place of those that it begins with."""
+    def _retain(self, tokens: Tensor, storages: list[Tensor]) -> None:
+        """Retain the entries of a text, in place of those that it begins with. Empties `storages`."""
         length = len(tokens)
-        # copies, because a slot has memory for text that did not come
-        entries = [storage[:, :, :, :length].clone() for storage in storages]
+        entries = list[Tensor]()
+        while storages:  # copies, as a slot has memory for text that did not come; one storage at a time
+            entries.append(storages.pop(0)[:, :, :, :length].clone())
         kept = [each for each in self._retained if common_length(each.tokens, tokens) < len(each.tokens)]
         self._retained = [*kept[1 - MAX_RETAINED :], RetainedText(tokens, entries)]
 

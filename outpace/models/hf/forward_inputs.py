@@ -131,7 +131,7 @@ class ForwardInputs(Cache):
         if layer_idx is None or (self._one and self.rows[0].depths is None):
             return self.rows[0].start
         positions = self.positions()
-        return positions - self.cache.count[: len(positions)]
+        return positions - torch.arange(len(positions), device=positions.device)
 
     def get_query_offset(self, layer_idx: int = 0) -> int:
         return 0

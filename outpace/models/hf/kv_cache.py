@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from outpace.core.tree import Forest, TokenTree
 
 MAX_SLICED_MASK = 64  # longest chain whose causal mask is a slice of a precomputed mask
+PIECES = 8  # storages for the planes of one shape in a cache whose slots grow with their texts
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class PlaneShape:
 class Planes:
     """The division of a cache into storages and planes; a plane holds the keys or values of one layer."""
 
-    shapes: tuple[PlaneShape, ...]  # one per storage
+    shapes: tuple[PlaneShape, ...]  # one per storage; several storages may have the same shape
     counts: tuple[int, ...]  # number of planes in each storage
     of_layer: dict[int, tuple[int, int]]  # layer -> indices of its key and value planes, over all storages
     state_bytes: int = 0  # memory of the states of recurrent layers after one token
@@ -45,6 +46,26 @@ class Planes:
             count * shape.heads * shape.size * shape.dtype.itemsize
             for shape, count in zip(self.shapes, self.counts, strict=True)
         )
+
+    @property
+    def largest_share(self) -> float:
+        """Share of the largest storage in the memory of a token."""
+        sizes = [
+            count * shape.heads * shape.size * shape.dtype.itemsize
+            for shape, count in zip(self.shapes, self.counts, strict=True)
+        ]
+        return max(sizes, default=0) / max(1, sum(sizes))
+
+    def divided(self) -> Planes:
+        """The same planes in up to PIECES storages per shape: these can be enlarged one after the other, so
+        that only one of them has its old memory and its new one at the same time."""
+        shapes, counts = list[PlaneShape](), list[int]()
+        for shape, count in zip(self.shapes, self.counts, strict=True):
+            size = -(-count // PIECES)
+            parts = [min(size, count - begin) for begin in range(0, count, size)]
+            shapes += [shape] * len(parts)
+            counts += parts
+        return replace(self, shapes=tuple(shapes), counts=tuple(counts))
 
     def only(self, layers: Collection[int]) -> tuple[Planes, list[int]]:
         """The planes of these layers only, in the same order; and their indices among all planes."""

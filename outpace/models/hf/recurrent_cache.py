@@ -77,8 +77,7 @@ class RecurrentCache(ContiguousCache):
         text = max(texts, key=lambda each: len(each.tokens))
         self._retained.remove(text)
         length = len(text.tokens)
-        self.reserve(slot, length)
-        self._copy(text.storages, slot, length)
+        self._adopt(text, slot, length)
         self.lengths[slot] = length
         self._states[slot] = [self._final_states[text]]
         return length
@@ -101,6 +100,6 @@ class RecurrentCache(ContiguousCache):
             self._states.pop(slot, None)
         self._evict(0)
 
-    def limit(self, num_bytes: int) -> None:
+    def limit(self, num_bytes: int, *, by: str = "") -> None:
         if self.planes.token_bytes:  # without attention layers, no text is retained
-            super().limit(num_bytes)
+            super().limit(num_bytes, by=by)

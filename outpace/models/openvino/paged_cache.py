@@ -37,9 +37,7 @@ class PagedCache(SlotCache):
         self.requests: dict[int, Any] = {}  # size of a graph -> the InferRequest that uses this memory
         self.version = 0  # counts replacements of that memory
         self._block_bytes = BLOCK_SIZE * planes.token_bytes
-        self._max_blocks: int | None = (
-            None  # most blocks that slots hold and the pool retains, as far as it can
-        )
+        self._limits: dict[str, int] = {}  # name -> most blocks that slots hold and the pool retains
         self._allocate()
         self._count_positions()
         self.grow(slots)
@@ -53,7 +51,7 @@ class PagedCache(SlotCache):
         cache.discard()
         cache.release(range(len(cache.lengths)))
         cache.tables.pool.evict(cache.tables.pool.num_retained)
-        cache._max_blocks = None
+        cache._limits = {}
         for request in cache.requests.values():
             request.restart()
         return cache
@@ -128,11 +126,11 @@ class PagedCache(SlotCache):
     def _evict(self, more: int) -> None:
         """Evict retained blocks, so that slots can hold `more` blocks within the limit."""
         pool = self.tables.pool
-        if self._max_blocks is not None and pool.num_retained:
-            pool.evict(max(0, pool.num_held + pool.num_retained + more - self._max_blocks))
+        if self._limits and pool.num_retained:
+            pool.evict(max(0, pool.num_held + pool.num_retained + more - min(self._limits.values())))
 
-    def limit(self, num_bytes: int) -> None:
-        self._max_blocks = num_bytes // self._block_bytes
+    def limit(self, num_bytes: int, *, by: str = "") -> None:
+        self._limits[by] = num_bytes // self._block_bytes
         self._evict(0)
 
     def name(self, slot: int, tokens: Tensor) -> None:  # (T,)

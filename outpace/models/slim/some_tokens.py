@@ -50,7 +50,7 @@ class SomeTokens(ForwardInputs):
     def get_seq_length(self, layer_idx: int | None = None) -> Any:
         if layer_idx is None:
             return self._start
-        return self._positions - self.cache.count[: len(self._positions)]
+        return self._positions - torch.arange(len(self._positions), device=self._positions.device)
 
     def positions(self) -> Tensor:  # (k,)
         return self._positions

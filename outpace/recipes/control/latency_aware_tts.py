@@ -2,19 +2,20 @@
 
 New here: IdleLength, which gives all rows drafts of one length that falls with their number. Reuses:
 DraftModel and Rejection, or NGram and Match without a draft model. Exact at any temperature: the length
-follows from measured times of earlier steps.
+follows from times and acceptance of earlier steps.
 
 The method answers a problem by a majority vote of several samples (branches) and stops at a deadline, or once
 the leading answer cannot be overtaken. `outpace vote` and `outpace.vote` do that, with this or any other
 method; here is the decoding of the branches. They have seeds of their own, so that they are independent
 samples, and share the KV entries of the prompt.
 
-Branches and draft tokens share the arithmetic that a forward has left while it waits for memory. So as many
-tokens are drafted per branch as a step verifies within `tolerance` of the time of one without drafts, at most
-`depth`; more branches never get longer drafts, and when branches end the others' drafts may grow. In the
-first steps lengths are fixed, so that times show what a token costs, and one step in 16 tries another length
-later. The paper has no such number: with 0.5 drafts are made as long as a step that accepts half a token more
-is worth its time. With `--no-measured` the length is `depth` at any batch.
+Branches and draft tokens share the arithmetic that a forward has left while it waits for memory. So at most
+as many tokens are drafted per branch as a step verifies within `tolerance` of the time of one without drafts,
+at most `depth`; more branches never get longer drafts, and when branches end the others' drafts may grow. Of
+these lengths the longest is taken with which tokens come fastest, by the acceptance so far and the measured
+times of drafting and verifying: none at all with a draft model that is rarely right or slow. In the first
+steps lengths are fixed, so that times show what a token costs, and one step in 16 tries another length later.
+The paper has no such numbers. With `--no-measured` the length is `depth` at any batch.
 
 The number of branches and `depth` are chosen beforehand on problems with known answers, by
 `outpace vote --calibrate`: accuracy at the deadline counts there, and measured time with drafting in it. The
@@ -46,7 +47,7 @@ def latency_aware_tts(
     Args:
         draft: model that drafts, with the same vocabulary as the target; without it, n-grams are looked up
         depth: most tokens drafted per step
-        measured: draft fewer than depth tokens where so many rows make more of them cost time
+        measured: draft fewer than depth tokens, or none, where more of them are not worth their time
         tolerance: share by which a step may take longer than one without drafts
         sampled: draw the draft tokens; false drafts the most probable ones
         max_ngram: tokens of the longest n-gram looked up, without a draft model

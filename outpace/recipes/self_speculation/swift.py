@@ -7,11 +7,11 @@ SkipSetDrafter, DraftModel, SelfDraft, Rejection, Confidence. Exact at any tempe
 committed tokens, the number of siblings from the distribution before they are drawn, and a draft ends after
 a token, which stays in it.
 
-Each request has a search of its own, which begins with the best set of the request that gained last; it ends
-at a matchness above 0.95, after 300 trials without a gain or after 1000. A trial is a forward over `window`
-tokens after each step: it is a part of the time of decoding. The first and the last layer are never skipped.
-Requests shorter than `window` draft with what earlier ones have found. For eager targets: a model compiled
-with OpenVINO would have to be compiled for every trial.
+All requests share one search. It ends at a matchness above 0.95, after 300 trials without a gain or after
+1000, and starts again when a later request has a lower matchness than chance explains. A trial is a forward
+over `window` tokens after each step: it is a part of the time of decoding. Sets are compared on the same text
+only. The first and the last layer are never skipped. Requests shorter than `window` draft with what earlier
+ones have found. For eager targets: a model compiled with OpenVINO would have to be compiled for every trial.
 """
 
 from functools import partial

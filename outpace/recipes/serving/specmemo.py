@@ -14,21 +14,25 @@ emptied. The target's KV entries are never dropped: a budget below what plain de
 The paper's lower bound, the least memory with which 96 % of the speed remain, is `--min-speed 0.96`: of the
 drafts that fit, every step then takes the smallest whose predicted speed is at least this share of the best
 speed without a budget, and none if plain decoding is fast enough. Speeds follow from acceptance and from
-measured times; the first four steps with drafts try several depths. Only the size of drafts is searched; the
-blocks in which KV caches grow and the parts in which prompts are read stay as they are.
+measured times; the first four steps with drafts try several depths. Only the size of drafts is searched: the
+blocks in which KV caches grow are fixed, and the parts in which prompts are read follow from the budget.
 
 For dense transformers models the estimate is higher than the memory allocated, up to three times as high. The
 difference is largest at temperatures above 0, where probabilities are counted for all nodes at once. 5 % of
 the budget stay free for what it leaves out, such as the structures of trees. Grammars and other processors of
-logits are not counted. A step that reads prompts needs most: the draft model reads a prompt in one forward of
-up to 512 tokens, and drafts nothing until that fits.
+logits are not counted. Both models read prompts in parts of 16 to 512 tokens, all rows together, whose
+temporary tensors need at most a quarter of the budget. In a server, entries that are retained for later
+requests have what a step leaves: they are evicted before drafts are cut.
 
-Eager KV caches grow with the text, in blocks of 64 positions, by copying; other methods allocate a slot for
-its longest text and 256 draft nodes. Compiled forwards have caches of their own: blocks from a pool on a CPU,
-and a fixed size with CUDA graphs, where a budget limits little. In a server with several methods the caches
-are those of the first.
+Eager KV caches grow with the text, in blocks of 64 positions: entries are copied in up to eight pieces, of
+which one has its old and its new memory at the same time. Other methods allocate a slot for its longest text
+and 256 draft nodes. Compiled forwards have caches of their own: blocks from a pool on a CPU, and a fixed size
+with CUDA graphs, where a budget limits little. In a server with several methods the caches are those of the
+first, and all of them read prompts in its parts.
 
-Use it where memory is short, as on small GPUs or beside other programs. The paper leaves the tree, the
+Use it where memory is short, as on small GPUs or beside other programs. With half of the memory that prompts
+of 400 tokens take without a budget, the zoo's pair keeps about three quarters of its speed
+(docs/results/memory.md). The paper leaves the tree, the
 estimate and the division of the budget open; those here are ours. It also computes logits only on the paths
 that are still alive; here all nodes of a step have logits.
 """
@@ -36,7 +40,7 @@ that are still alive; here all nodes of a step have logits.
 from itertools import accumulate
 from operator import mul
 
-from outpace.controllers.footprint import StepMemory
+from outpace.controllers.footprint import StepMemory, prompt_part
 from outpace.controllers.least_memory import LeastMemory
 from outpace.controllers.memory_budget import MemoryBudget
 from outpace.core.contracts import Parts, Target, recipe
@@ -63,9 +67,10 @@ def specmemo(
         widths: children of every node at each depth of the largest draft
         min_speed: share of the best speed that the least memory is to keep, such as 0.96; 0 fills the budget
     """
-    drafter = DraftModel(draft, sampled=False)
-    step_memory = StepMemory(target, drafter, list(accumulate(widths, mul)))
+    part = prompt_part(memory, target, draft)
+    drafter = DraftModel(draft, sampled=False, prompt_tokens=part)
+    step_memory = StepMemory(target, drafter, list(accumulate(widths, mul)), part)
     least = LeastMemory(min_speed, step_memory.nodes, target.sizes) if min_speed else None
     controller = MemoryBudget(Shape.branching(widths), memory, step_memory, drafter, least)
     target = target.on_demand() if isinstance(target, HFTarget) else target
-    return Parts(target, drafter, Match(), controller)
+    return Parts(target, drafter, Match(), controller, prompt_part=part)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -63,18 +64,41 @@ def test_shared_seeds_and_drafts_cut_to_a_budget_are_caught() -> None:
     assert largest_joint_error(found, LOGITS, GROUPS) > 1e-4
 
 
-def planned(controller: IdleLength, rows: int, steps: int) -> list[int]:
-    """The lengths of steps in which a forward takes 10 ms up to 16 tokens, and more in proportion beyond."""
-    chosen: list[int] = []
-    for _ in range(steps):
-        ctx = context(rows)
-        plan = controller.plan(ctx)
-        assert len(set(plan.depth)) == 1
-        chosen.append(plan.depth[0])
-        tokens = rows * (1 + chosen[-1])
-        done = step(ctx, plan.depth, [0] * rows, score=10e-3 * max(1, tokens / 16), verify=1e-4)
-        controller.observe(replace(done, scores=Scores(0, None, computed=tokens)))
-    return chosen
+@dataclass
+class Modelled:
+    """Steps in which a forward of the target takes 10 ms up to 16 tokens, and more in proportion beyond."""
+
+    per_forward: float = 0.0  # seconds of a forward of the draft model
+    rate: float = 1.0  # probability that a draft token is accepted
+    tokens: int = 0
+    seconds: float = 0.0
+    random: Random = field(default_factory=lambda: Random(0))
+
+    def planned(self, controller: IdleLength, rows: int, steps: int) -> list[int]:
+        """The lengths of so many steps."""
+        chosen: list[int] = []
+        for turn in range(steps):
+            ctx = context(rows, turn=turn)
+            plan = controller.plan(ctx)
+            assert len(set(plan.depth)) == 1
+            length = plan.depth[0]
+            chosen.append(length)
+            tokens, drafting = rows * (1 + length), length * self.per_forward
+            accepted = [
+                next((k for k in range(length) if self.random.random() >= self.rate), length)
+                for _ in range(rows)
+            ]
+            score = 10e-3 * max(1, tokens / 16)
+            done = step(ctx, plan.depth, accepted, draft=drafting, score=score, verify=1e-4)
+            draft = replace(done.draft, forwards=length, seconds=drafting)
+            controller.observe(replace(done, draft=draft, scores=Scores(0, None, computed=tokens)))
+            self.tokens += rows + sum(accepted)
+            self.seconds += drafting + score + 1e-4
+        return chosen
+
+
+def planned(controller: IdleLength, rows: int, steps: int, **model: float) -> list[int]:
+    return Modelled(**model).planned(controller, rows, steps)
 
 
 def test_drafts_are_shorter_the_more_rows_there_are() -> None:
@@ -87,6 +111,31 @@ def test_as_rows_end_the_drafts_of_the_others_grow() -> None:
     controller = IdleLength(8, tolerance=0.1)
     many = planned(controller, 8, 160)[-1]
     assert planned(controller, 2, 80)[-1] > many
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_useless_draft_ends_in_plain_decoding_within_a_few_steps(rows: int) -> None:
+    controller, modelled = IdleLength(5, tolerance=0.5), Modelled(per_forward=4e-3, rate=0.0)
+    first = modelled.planned(controller, rows, 20)
+    assert first[10:16] == [0] * 6
+    begin = modelled.tokens, modelled.seconds
+    assert set(modelled.planned(controller, rows, 400)) == {0, 1}  # 1: to see whether that has changed
+    speed = (modelled.tokens - begin[0]) / (modelled.seconds - begin[1])
+    assert speed > 0.95 * rows / 10.1e-3
+    modelled.rate = 0.9
+    assert modelled.planned(controller, rows, 800)[-1] == 5
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_good_draft_stays_as_long_as_verifying_it_is_free(rows: int) -> None:
+    found = planned(IdleLength(5, tolerance=0.5), rows, 100, per_forward=1e-3, rate=0.9)
+    assert found[-1] == 5 and found[10:].count(5) > 80
+
+
+def test_costly_drafts_of_middling_acceptance_are_cut() -> None:
+    """With half of the tokens accepted and 3 ms a forward, one token is best: 1.5 / 13, then 1.75 / 16."""
+    found = planned(IdleLength(5, tolerance=0.5), 1, 300, per_forward=3e-3, rate=0.5)[100:]
+    assert 0.8 < sum(found) / len(found) < 2
 
 
 def test_no_drafts_are_planned_for_rows_that_read_or_end() -> None:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import product
+from itertools import accumulate, product
+from operator import mul
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from outpace.api.settings import resolve_settings
 from outpace.controllers.footprint import Footprint, StepMemory
 from outpace.controllers.least_memory import FIRST_DEPTHS, LeastMemory
 from outpace.controllers.linear_cost import Numbers
@@ -32,6 +34,8 @@ from outpace.proof.reference import table_logits
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.serving.specmemo import specmemo
 from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.serving.request import GenerationRequest
+from outpace.serving.scheduler import Scheduler, Ticket
 from tests.tiers import only
 
 VOCAB, AMPLE = 1024, 1 << 30
@@ -93,6 +97,11 @@ def allocations(profiler: profile) -> list[tuple[int, int]]:
     return sorted((each.start_ns(), each.nbytes()) for each in events if each.name() == "[memory]")
 
 
+def peak(profiler: profile) -> int:
+    """The most bytes allocated at one time."""
+    return max(accumulate(size for _, size in allocations(profiler)))
+
+
 def metered() -> profile:
     return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
 
@@ -148,6 +157,83 @@ def test_both_caches_hold_what_was_estimated() -> None:
     assert session.cache.num_bytes < 3 * (longest + BLOCK) * session.cache.planes.token_bytes
 
 
+def test_a_slot_that_grows_holds_a_part_of_its_entries_twice() -> None:
+    target = models()[0].on_demand()
+    cache = target.open(1, 0)
+    held = 10 * BLOCK * target.token_bytes
+    with metered() as profiler:
+        cache.reserve(0, 10 * BLOCK)
+        cache.reserve(0, 11 * BLOCK)
+    assert held < peak(profiler) - BLOCK * target.token_bytes <= held * 5 // 4 + (1 << 16)  # and masks
+
+
+def test_prompts_are_read_in_parts_that_fit_and_give_the_same_text() -> None:
+    target, draft = models(torch.float64)
+    sizes = {target: set[int](), draft: set[int]()}
+    for model, found in sizes.items():
+        read = model.reader.read
+
+        def watched(rows, nodes, *rest, read=read, found=found, **given):
+            found.add(sum(row.end - row.start for row in rows))
+            return read(rows, nodes, *rest, **given)
+
+        model.reader.read = watched
+    rows = [prompt.tolist() for prompt in prompts(300, 90)]
+    sampling = [SamplingParams(0.8, max_tokens=12, seed=row) for row in range(2)]
+    try:
+        plain = texts(autoregressive.build(target), rows, sampling)
+        for found in sizes.values():
+            found.clear()
+        parts = specmemo.build(target, draft=draft, memory=3_000_000)
+        assert texts(parts, rows, sampling) == plain
+    finally:
+        for model in sizes:
+            del model.reader.read
+    assert 16 <= parts.prompt_part < 90
+    nodes = 1 + sum(accumulate((2, 2, 1, 1, 1), mul))
+    assert all(max(found) <= parts.prompt_part + 2 * nodes for found in sizes.values())
+    assert any(size > parts.prompt_part // 2 for size in sizes[draft])
+
+
+def test_half_of_the_memory_is_enough_for_a_long_prompt() -> None:
+    most, tokens = long_prompt(budgeted())
+    found, fewer = long_prompt(budgeted(most // 2))
+    assert found <= most // 2
+    assert fewer >= 0.7 * tokens > 1
+
+
+def long_prompt(watched: Watched) -> tuple[int, float]:
+    """The most bytes allocated at one time while a prompt of 400 tokens is read and continued, and the mean
+    number of tokens of a step."""
+    session = Session(watched.parts, (), (), LazyTargetProbs)
+    with metered() as profiler:
+        session.add(prompts(400)[0], SamplingParams(max_tokens=24))
+        lengths = [len(step.generated[0]) for step in session.steps() if step.generated and step.generated[0]]
+    return peak(profiler), sum(lengths) / len(lengths)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_server_retains_no_more_than_the_budget_has_left(share: float) -> None:
+    free = budgeted()
+    most, _ = long_prompt(free)
+    watched = budgeted(int(share * most))
+    target, draft = models()
+    scheduler = Scheduler({"specmemo": watched.parts}, max_rows=1, drafts=[draft])
+    settings = resolve_settings({"max_tokens": 8}, vocab=VOCAB)
+    shared, held, retained = prompts(60)[0].tolist(), list[int](), list[int]()
+    for number in range(20):
+        own = torch.randint(0, VOCAB, (100,), generator=torch.Generator().manual_seed(number)).tolist()
+        request = GenerationRequest(shared + own, settings, 1000, number)
+        scheduler.submit(Ticket(request, lambda event: None))
+    with metered() as profiler:
+        while scheduler.step() is not None:
+            held.append(scheduler.num_bytes + scheduler.retained_bytes + scheduler.draft_bytes)
+            retained.append(scheduler.retained_bytes)
+    assert max(held) <= peak(profiler) <= share * most
+    assert max(retained) > 0 and scheduler.num_cached_tokens > 0
+
+
 class ForEachRow(MemoryBudget):
     """Wrong: every row has the whole budget."""
 
@@ -179,11 +265,7 @@ def peak_of(watched: Watched, turns: int) -> tuple[int, list[list[int]]]:
     """The most bytes allocated at one time during a conversation, and its texts."""
     with metered() as profiler:
         answers = conversation(watched, turns)
-    live = peak = 0
-    for _, size in allocations(profiler):
-        live += size
-        peak = max(peak, live)
-    return peak, answers
+    return peak(profiler), answers
 
 
 @pytest.mark.slow
@@ -193,8 +275,8 @@ def test_a_budget_is_kept_over_twenty_turns_and_changes_no_text() -> None:
     expected = conversation(free, 20)
     budget = max(estimate.total for estimate in free.estimates) * 6 // 10
     watched = budgeted(budget, wide)
-    peak, found = peak_of(watched, 20)
-    assert peak <= budget
+    most, found = peak_of(watched, 20)
+    assert most <= budget
     assert found == expected
     assert len({depth for depths in watched.depths for depth in depths}) > 2
 
