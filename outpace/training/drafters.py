@@ -409,12 +409,12 @@ def draft_model(model: Model, config: TrainConfig, draft: str | None) -> PreTrai
     if draft is None:
         return smaller(model.target.model, config)
     loaded = load(draft, dtype="float32", device=str(model.target.device))
+    check_same_tokens(model, loaded)
     if loaded.target.vocab != model.target.vocab:
         raise ConfigError(
-            f"{draft} has {loaded.target.vocab} tokens and the target {model.target.vocab}: give a draft "
-            "model with the target's tokenizer"
+            f"{draft} has {loaded.target.vocab} token ids and the target {model.target.vocab}, which "
+            f"training cannot pair: save the draft after model.resize_token_embeddings({model.target.vocab})"
         )
-    check_same_tokens(model, loaded)
     return loaded.target.model
 
 
