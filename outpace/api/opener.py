@@ -109,7 +109,7 @@ class ModelOpener:
         if not isinstance(value, str | Path):
             raise ValueError(f"a draft head is a folder, not a {type(value).__name__}")
         model, folder = self.target, resolve(str(value))
-        kind = kinds[0] if len(kinds) == 1 else kind_in(Path(folder), kinds)
+        kind = kind_in(Path(folder), kinds)
         if (found := model.heads.get((kind, str(value)))) is None:
             compile = model.target.compiled is not None
             if kind in FORMATS:

@@ -148,10 +148,10 @@ def test_settings_are_listed(outpace_):
 def test_a_folder_that_is_no_head(outpace_, tiny, tmp_path):
     generate = ("generate", "def", "--target", tiny.target, "--method", "eagle3", "--head")
     result = outpace_(*generate, tmp_path)
-    assert result.exit_code == 2 and "holds no draft head" in result.stderr
+    assert result.exit_code == 2 and f"{tmp_path} is empty" in result.stderr
     result = outpace_("train", "eagle", "--target", tiny.target, "-o", tmp_path / "e", "--dry-run")
     assert result.exit_code == 0
     result = outpace_(*generate, tmp_path / "e")
-    assert result.exit_code == 2 and "holds a head of EAGLE: use it with the method eagle" in result.stderr
+    assert result.exit_code == 2 and "holds a head of eagle: use it with the method eagle" in result.stderr
     result = outpace_(*generate[:-1])
     assert result.exit_code == 2 and "eagle3 needs head: a folder with a draft head" in result.stderr

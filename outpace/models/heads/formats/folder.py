@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -43,7 +43,7 @@ class Layout:
     """How the heads of one kind are stored."""
 
     kind: str  # method of its heads
-    recognises: Callable[[Config], bool]
+    recognises: Callable[[Config, Collection[str]], bool]  # a configuration, and names of tensors
     read: Callable[[Config, Tensors, TargetWithLayers], tuple[DraftHead, Tensors]]
     write: Callable[[DraftHead, TargetWithLayers, str], tuple[Config, Tensors]]
 
@@ -64,9 +64,9 @@ def kind_of(head: DraftHead) -> str:
     return "eagle3" if isinstance(head, Eagle3Head) else "eagle"
 
 
-def layout_of(config: Config) -> Layout:
-    """The layout of a head with this configuration; EAGLE's if none recognises it."""
-    return next((each for each in LAYOUTS.values() if each.recognises(config)), LAYOUTS["eagle"])
+def layout_of(config: Config, names: Collection[str]) -> Layout | None:
+    """The layout of a head with this configuration and tensors of these names; None if it is of none."""
+    return next((each for each in LAYOUTS.values() if each.recognises(config, names)), None)
 
 
 def save_head(
@@ -106,7 +106,9 @@ def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftH
     if the folder lacks it or it does not fit the target."""
     folder = Path(folder)
     config, tensors = read_files(folder)
-    layout = layout_of(config)
+    layout = layout_of(config, tensors)
+    if layout is None:
+        raise HeadFileError(f"{folder} holds no draft head: give a folder with a head of {NAMES[kind]}")
     if layout.kind != kind:
         raise HeadFileError(
             f"{folder} holds a head of {NAMES[layout.kind]}: use it with the method {layout.kind}"
