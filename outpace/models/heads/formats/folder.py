@@ -16,7 +16,9 @@ from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle3 import Eagle3Head
 from outpace.models.heads.fingerprint import KEY, head_fingerprint, target_fingerprint
 from outpace.models.heads.formats import eagle, kangaroo, raw_eagle3, speculators
+from outpace.models.heads.formats.fields import check_fields
 from outpace.models.heads.formats.files import (
+    CONFIG,
     Config,
     HeadFileError,
     Tensors,
@@ -106,6 +108,7 @@ def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftH
     if the folder lacks it or it does not fit the target."""
     folder = Path(folder)
     config, tensors = read_files(folder)
+    check_fields(config, folder)
     layout = layout_of(config, tensors)
     if layout is None:
         raise HeadFileError(f"{folder} holds no draft head: give a folder with a head of {NAMES[kind]}")
@@ -120,6 +123,12 @@ def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftH
         fill(head.own, tensors, f"this head of {NAMES[kind]}")
     except HeadFileError as error:
         raise HeadFileError(f"the head in {folder} cannot be used: {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RuntimeError) as error:
+        # values that contradict each other: torch and transformers raise errors of many types
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise HeadFileError(
+            f"{folder / CONFIG} describes no head ({problem:.120}): restore that file"
+        ) from error
     weight = next(target.embed.parameters())
     nn.Module.to(head, weight.device)
     for parameter in head.own.values():

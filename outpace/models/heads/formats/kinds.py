@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from outpace.models.heads.formats.fields import check_fields
 from outpace.models.heads.formats.files import HeadFileError, read_config, read_names
 from outpace.models.heads.formats.folder import layout_of
 from outpace.models.heads.formats.position_heads import FORMATS
@@ -33,6 +34,7 @@ def kind_of_folder(folder: Path) -> str | None:
     """The method for which the head in a folder was made; None for another kind of model. HeadFileError for a
     folder without a configuration and tensors that can be read."""
     config = read_config(folder)
+    check_fields(config, folder)
     if found := next((name for name, each in FORMATS.items() if each.recognises(config)), None):
         return found
     layout = layout_of(config, read_names(folder))
