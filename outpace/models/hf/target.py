@@ -39,7 +39,6 @@ from outpace.models.openvino.compiled import CompiledForward, OnStage
 from outpace.models.openvino.compressed_weights import CompressedWeights, compress
 from outpace.models.slim.forward_after import ForwardAfter
 from outpace.models.unsupported import attends_by_cache_slot, refuse, rope_limit
-from outpace.sampling.topk import argmax
 
 CHUNK = 512  # maximum number of prompt tokens per forward
 
@@ -417,7 +416,7 @@ class HFTarget:
 
     def _over_vocabulary_by(self, choose: Choose | None) -> Choose:
         """`choose` from the logits over the ids of the target."""
-        select = choose or (lambda logits: int(argmax(logits)))
+        select = choose or (lambda logits: int(logits.argmax()))
         return lambda logits: select(self.over_vocabulary(logits))
 
     def _row(self, row: RowLayout, slot: int, gap: int, cache: SlotCache) -> RowInputs:
