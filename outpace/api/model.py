@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from outpace.console import progress
 from outpace.core.sampling_params import whole_number
@@ -33,6 +34,10 @@ class Model:
     drafts: dict[str, Model] = field(default_factory=dict, repr=False)
     # opened draft heads by kind and folder
     heads: dict[tuple[str, str], HeadModel | PositionModel] = field(default_factory=dict, repr=False)
+    # as a draft: target -> this model over the target's token ids, once their tokenizers were compared
+    as_draft: WeakKeyDictionary[HFTarget, HFTarget] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False
+    )
 
     @property
     def max_length(self) -> int | None:

@@ -24,6 +24,12 @@ from outpace.models.names import resolve, usual_head
 from outpace.models.openvino.compressed_weights import CompressedWeights, weights_of_head
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 
+# most token ids by which checkpoints with one tokenizer are padded to different sizes
+PADDING = 1024
+OTHER_DRAFTS = (
+    "use a smaller model of the target's own family, a method that translates such as tli, "
+    "or one that needs no model such as prompt-lookup"
+)
 # text on which heads from elsewhere are checked, some hundred tokens
 SAMPLE = """The water of a river moves because the ground is not level. It starts in the hills, where rain and
 melting snow collect in small streams, and it ends in a lake or in the sea. On its way it carries sand and
@@ -69,10 +75,14 @@ class ModelOpener:
         return self.target.tokenizer
 
     def draft(self, value: Any) -> HFTarget:
-        """A draft model with the same vocabulary as the target; ValueError if its token ids differ."""
+        """A draft model with the target's tokenizer, over the target's token ids; ValueError if it has
+        another tokenizer."""
         model = self._open(value)
-        check_same_tokens(self.target, model)
-        return model.target
+        target = self.target.target
+        if target not in model.as_draft:
+            check_same_tokens(self.target, model)
+            model.as_draft[target] = model.target.fitted(target.vocab)
+        return model.as_draft[target]
 
     def cross_vocabulary(self, value: Any) -> CrossVocabularyDraft:
         """A draft model with any vocabulary, and both vocabularies; ValueError if either has no tokenizer."""
@@ -99,7 +109,7 @@ class ModelOpener:
         if not isinstance(value, str | Path):
             raise ValueError(f"a draft head is a folder, not a {type(value).__name__}")
         model, folder = self.target, resolve(str(value))
-        kind = kinds[0] if len(kinds) == 1 else kind_in(Path(folder), kinds)
+        kind = kind_in(Path(folder), kinds)
         if (found := model.heads.get((kind, str(value)))) is None:
             compile = model.target.compiled is not None
             if kind in FORMATS:
@@ -145,28 +155,53 @@ class ModelOpener:
 
 
 def check_same_tokens(target: Model, draft: Model) -> None:
-    """Raise ValueError if draft and target map token strings to different ids.
+    """Raise ValueError if draft and target have different tokenizers.
 
-    Not checked without both tokenizers, nor for vocabularies of different sizes: `recipes.configure` raises
-    the error for those.
+    Tokens that were added to one of them make no difference, unless the other uses their ids or strings.
+    Without both tokenizers, equal numbers of token ids are taken for the same tokenizer, and so are numbers
+    that differ by at most PADDING, with a warning.
     """
-    if target.tokenizer is None or draft.tokenizer is None or target.target.vocab != draft.target.vocab:
+    sizes = draft.target.vocab, target.target.vocab
+    if target.tokenizer is None or draft.tokenizer is None:
+        if abs(sizes[0] - sizes[1]) > PADDING:
+            raise ValueError(
+                f"{draft.name} has a vocabulary of {sizes[0]} tokens and {target.name} one of {sizes[1]}, "
+                f"and without both tokenizers they cannot be compared: {OTHER_DRAFTS}"
+            )
+        if sizes[0] != sizes[1]:
+            warnings.warn(
+                f"{draft.name} has {sizes[0]} token ids and {target.name} {sizes[1]}: without both "
+                "tokenizers it is assumed that the ids which both have are the same tokens",
+                stacklevel=2,
+            )
         return
-    own, drafts = target.token_ids, draft.token_ids
-    if own is drafts:
+    if not (differing := _differing_tokens(target, draft)):
         return
-    if own == drafts:
-        vars(draft)["token_ids"] = own  # one object: comparing them for every request takes milliseconds
-        return
-    differing = sorted((own.get(token, -1), token) for token, _ in own.items() ^ drafts.items())
     _, token = differing[-1]
-    ids = [f"token {each[token]}" if token in each else "no token" for each in (drafts, own)]
+    ids = [
+        f"token {each.token_ids[token]}" if token in each.token_ids else "no token"
+        for each in (draft, target)
+    ]
+    said = "one size" if sizes[0] == sizes[1] else f"{sizes[0]} and {sizes[1]} tokens"
     raise ValueError(
-        f"{draft.name} and {target.name} have vocabularies of one size but not the same tokens "
+        f"{draft.name} and {target.name} have vocabularies of {said} but not the same tokens "
         f"({len(differing)} differ: {token!r} is {ids[0]} in the draft and {ids[1]} in the target): "
-        "use a smaller model of the target's own family, a method that translates such as tli, "
-        "or one that needs no model such as prompt-lookup"
+        f"{OTHER_DRAFTS}"
     )
+
+
+def _differing_tokens(target: Model, draft: Model) -> list[tuple[int, str]]:
+    """(Id in the target or -1, string) of the tokens in which two tokenizers differ, without those that were
+    added to one of them under an id and a string of their own."""
+    if target.token_ids == draft.token_ids:
+        return []
+    found: dict[str, int] = {}
+    for one, other in ((target, draft), (draft, target)):
+        added, taken = set(one.tokenizer.get_added_vocab()), set(other.token_ids.values())
+        for token, id in one.token_ids.items() - other.token_ids.items():
+            if token not in added or token in other.token_ids or id in taken:
+                found[token] = target.token_ids.get(token, -1)
+    return sorted((id, token) for token, id in found.items())
 
 
 def draft_lengths(options: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from outpace.models.names import resolve
 from outpace.recipes import VLLM_METHODS, get, identifier
 
 OPTIONS = {  # vLLM's key -> names of the option in recipes; the first one that the recipe has is used
@@ -41,13 +43,16 @@ WITHOUT_EFFECT = {  # vLLM's keys that are ignored with a warning: they do not a
     "dspark_draft_topk",
     "enable_adaptive_verification",
 }
+# vLLM's rejection_sample_method -> the method that verifies a draft model's tokens so
+RULES = {"standard": "speculative-sampling", "block": "block-verification"}
 LOSSY_RULES = {"synthetic": "accepts draft tokens at random, which changes the output"}
 
 
 def parse_speculative_config(config: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The name of the method and its options, from JSON text or a mapping.
 
-    Raises ValueError for unknown keys and unsupported values; warns about keys that have no effect.
+    A model without a method is a draft head if that is what its folder holds, else a draft model. Raises
+    ValueError for unknown keys and unsupported values; warns about keys that have no effect.
     """
     given = _read(config)
     name = given.pop("method", None)
@@ -56,18 +61,24 @@ def parse_speculative_config(config: str | Mapping[str, Any]) -> tuple[str, dict
             raise ValueError(
                 'speculative_config has no method: add "method": "ngram", or a "model" to draft with'
             )
-        name = "draft_model"
+        name = _kind_of(given["model"])
     method = VLLM_METHODS.get(name, identifier(str(name)))
+    rule, translates = _rule(given), _translates(given)
+    if name == "draft_model":
+        method = "tli" if translates else RULES[rule]
+    if (translates and rule != "standard") or (name != "draft_model" and (translates or rule != "standard")):
+        key = "use_heterogeneous_vocab" if translates else f"rejection_sample_method {rule!r}"
+        with_which = "the rejection_sample_method standard" if name == "draft_model" else "a draft model"
+        raise ValueError(f"speculative_config: {key} is for {with_which} only: leave it out with {name}")
     options: dict[str, Any] = {}
     known = get(method).options
     if name == "draft_model":
         # vLLM's default differs from the paper's: draft tokens are the argmax unless set to "probabilistic"
-        options["sampled"] = (
-            _choice(given, "draft_sample_method", ("greedy", "probabilistic")) == "probabilistic"
-        )
+        drawn = _choice(given, "draft_sample_method", ("greedy", "probabilistic")) == "probabilistic"
+        if "sampled" in known:
+            options["sampled"] = drawn
     else:
         given.pop("draft_sample_method", None)
-    _rejection(given)
     unused: list[str] = []
     for key, value in given.items():
         if key in WITHOUT_EFFECT or (key == "revision" and value is None):
@@ -78,6 +89,10 @@ def parse_speculative_config(config: str | Mapping[str, Any]) -> tuple[str, dict
                 unused.append(key)
             else:
                 options[option] = value
+        elif key == "revision":
+            raise ValueError(
+                "speculative_config: the revision of a draft cannot be chosen: give the folder of a download"
+            )
         else:
             raise ValueError(
                 f"speculative_config has an unknown key {key!r}; the keys are {', '.join(sorted(_known()))}"
@@ -111,16 +126,38 @@ def _choice(given: dict[str, Any], key: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _rejection(given: dict[str, Any]) -> None:
-    rule = given.pop("rejection_sample_method", "standard")
-    if rule != "standard":
-        why = LOSSY_RULES.get(rule, "is not supported: choose the method that verifies that way instead")
+def _kind_of(model: Any) -> str:
+    """The method of the draft head in a folder; draft_model for all else."""
+    if not isinstance(model, str) or not (folder := Path(resolve(model))).is_dir():
+        return "draft_model"
+    # imports torch, which a configuration that names its method does not need
+    from outpace.models.heads.formats.files import HeadFileError
+    from outpace.models.heads.formats.kinds import kind_of_folder
+
+    try:
+        return kind_of_folder(folder) or "draft_model"
+    except HeadFileError:  # such as an adapter, or a file that its own loader reads
+        return "draft_model"
+
+
+def _rule(given: dict[str, Any]) -> str:
+    rule = given.pop("rejection_sample_method", None) or "standard"
+    if not isinstance(rule, str) or rule not in RULES:
+        why = LOSSY_RULES.get(str(rule), "is not supported: choose the method that verifies that way instead")
         raise ValueError(f"speculative_config: rejection_sample_method {rule!r} {why}")
+    return rule
+
+
+def _translates(given: dict[str, Any]) -> bool:
+    value = given.pop("use_heterogeneous_vocab", False)
+    if not isinstance(value, bool):
+        raise ValueError(f"speculative_config: use_heterogeneous_vocab is true or false, not {value!r}")
+    return value
 
 
 def _known() -> set[str]:
     return (
         WITHOUT_EFFECT
         | set(OPTIONS)
-        | {"method", "revision", "draft_sample_method", "rejection_sample_method"}
+        | {"method", "revision", "draft_sample_method", "rejection_sample_method", "use_heterogeneous_vocab"}
     )

@@ -27,16 +27,20 @@ class TrimmedDraft:
     """Implementation of core.contracts.Target: `draft` with the logits of the tokens `ids` only.
 
     A transformers model is run as a copy with a smaller LM head, compiled if the draft is. Of any other model
-    all logits are computed. ValueError for a transformers model whose LM head is not a linear layer."""
+    all logits are computed. ValueError for a transformers model whose LM head is not a linear layer or that
+    has none of these tokens."""
 
     def __init__(self, draft: Target, ids: Tensor) -> None:  # (K,) different ids in increasing order
         self.vocab, self._ids = draft.vocab, ids
         self.model: Target = draft
         if isinstance(draft, HFTarget):
+            ids = ids[ids < draft.own_vocab]
+            if not len(ids):
+                raise ValueError("the draft model has none of the tokens that are kept: keep more tokens")
             model, weights = with_trimmed_head(draft.model, ids, draft.compressed_weights)
             self.model = HFTarget(
                 model, compile=draft.compiled is not None, weights=weights, kv_cache=draft.kv_cache
-            )
+            ).fitted(draft.vocab)
             self.model.count_caches_with(draft)
             self._ids = ids.to(self.model.device)
         self.max_length, self.chains_only = draft.max_length, draft.chains_only

@@ -20,6 +20,7 @@ from outpace.models.heads.eagle import EagleHead
 from outpace.models.heads.eagle3 import Eagle3Head, default_taps
 from outpace.models.heads.fingerprint import head_fingerprint, model_fingerprint, target_fingerprint
 from outpace.models.heads.formats.folder import load_head, save_head
+from outpace.models.heads.formats.kinds import kind_in
 from outpace.models.heads.formats.position_heads import load_position_head, save_position_head
 from outpace.models.heads.hydra import HydraHead, prefix_layer
 from outpace.models.heads.kangaroo import KangarooHead, default_early_layers
@@ -309,11 +310,12 @@ def draft_vocabulary(examples: Sequence[Example], vocab: int, size: int) -> torc
 
 
 def _head_in(name: str, method: str, target: HFTarget) -> DraftHead | PositionHead:
-    folder = resolve(name)
+    folder = Path(resolve(name))
+    kind = kind_in(folder, (method if method in ("eagle3", *ADAPTERS, *POSITION_HEADS) else "eagle",))
     if method in POSITION_HEADS:
-        head: DraftHead | PositionHead = load_position_head(method, folder, target)
+        head: DraftHead | PositionHead = load_position_head(kind, folder, target)
     else:
-        head = load_head(method if method in ("eagle3", *ADAPTERS) else "eagle", folder, target)
+        head = load_head(kind, folder, target)
     for parameter in head.own.values():
         parameter.data = parameter.data.float()
     return head
@@ -409,12 +411,12 @@ def draft_model(model: Model, config: TrainConfig, draft: str | None) -> PreTrai
     if draft is None:
         return smaller(model.target.model, config)
     loaded = load(draft, dtype="float32", device=str(model.target.device))
+    check_same_tokens(model, loaded)
     if loaded.target.vocab != model.target.vocab:
         raise ConfigError(
-            f"{draft} has {loaded.target.vocab} tokens and the target {model.target.vocab}: give a draft "
-            "model with the target's tokenizer"
+            f"{draft} has {loaded.target.vocab} token ids and the target {model.target.vocab}, which "
+            f"training cannot pair: save the draft after model.resize_token_embeddings({model.target.vocab})"
         )
-    check_same_tokens(model, loaded)
     return loaded.target.model
 
 

@@ -211,7 +211,7 @@ def test_mistakes_are_explained(loaded, change, sentence):
 
 
 def test_a_draft_with_another_vocabulary_is_refused(loaded, tiny):
-    with pytest.raises(ValueError, match="vocabulary of 304 tokens and the target one of 320.*prompt-lookup"):
+    with pytest.raises(ValueError, match="vocabularies of 304 and 320 tokens but not .*prompt-lookup"):
         outpace.generate(loaded[0], "def", draft=tiny.stranger)
     with pytest.raises(ValueError, match="one size but not the same tokens"):
         outpace.generate(loaded[0], "def", draft=tiny.lookalike)

@@ -49,6 +49,27 @@ def test_a_draft_model_is_greedy_unless_sampling_is_set(extra, sampled):
     assert parse_speculative_config({"method": "draft_model", **config}) == expected
 
 
+def test_a_draft_with_another_vocabulary_and_block_verification():
+    given = {"method": "draft_model", "model": "some/draft", "num_speculative_tokens": 3}
+    expected = ("tli", {"draft": "some/draft", "depth": 3, "sampled": False})
+    assert parse_speculative_config({**given, "use_heterogeneous_vocab": True}) == expected
+    block = {**given, "rejection_sample_method": "block", "draft_sample_method": "probabilistic"}
+    assert parse_speculative_config(block) == ("block-verification", {"draft": "some/draft", "depth": 3})
+    plain = {**given, "use_heterogeneous_vocab": False, "rejection_sample_method": "standard"}
+    assert parse_speculative_config(plain)[0] == "speculative-sampling"
+
+
+def test_a_model_without_a_method_is_told_by_what_its_folder_holds(tiny, tmp_path):
+    from outpace.zoo import path
+
+    assert parse_speculative_config({"model": tiny.draft})[0] == "speculative-sampling"
+    heads = ("eagle", "eagle3", "medusa", "hydra", "mlp-speculator", "redrafter")
+    for kind in heads:
+        assert parse_speculative_config({"model": f"zoo:{kind}"}) == (kind, {"head": f"zoo:{kind}"})
+    assert parse_speculative_config({"model": str(path("eagle"))})[0] == "eagle"
+    assert parse_speculative_config({"model": str(tmp_path)})[0] == "speculative-sampling"
+
+
 def test_names_of_our_own_pass_through():
     assert parse_speculative_config({"method": "prompt_lookup"})[0] == "prompt-lookup"
 
@@ -83,6 +104,15 @@ def test_no_warning_without_unsupported_settings():
         ({"method": "ngrams"}, "no method ngrams"),
         ({"method": "draft_model", "model": "x", "draft_sample_method": "warm"}, "greedy or probabilistic"),
         ({"method": "ngram", "rejection_sample_method": "synthetic"}, "changes the output"),
+        ({"model": "x", "revision": "main"}, "the revision of a draft cannot be chosen"),
+        ({"method": "ngram", "rejection_sample_method": "block"}, "'block' is for a draft model only"),
+        ({"method": "ngram", "rejection_sample_method": ["x"]}, "is not supported"),
+        ({"method": "eagle", "model": "x", "use_heterogeneous_vocab": True}, "vocab is for a draft model"),
+        ({"model": "x", "use_heterogeneous_vocab": "yes"}, "is true or false, not 'yes'"),
+        (
+            {"model": "x", "use_heterogeneous_vocab": True, "rejection_sample_method": "block"},
+            "for the rejection_sample_method standard only",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_an_error(config, sentence):

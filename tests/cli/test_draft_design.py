@@ -145,7 +145,7 @@ def test_bad_input_is_one_sentence(outpace_, tiny, arguments: tuple[str, ...], s
 
 def test_another_vocabulary_is_refused(outpace_, tiny) -> None:
     done = outpace_("draft-design", "--target", tiny.target, "--draft", tiny.stranger, *FEW)
-    assert done.exit_code == 2 and "vocabularies of different sizes" in done.stderr
+    assert done.exit_code == 2 and "vocabularies of 304 and 320 tokens but not the same" in done.stderr
 
 
 def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(

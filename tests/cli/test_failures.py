@@ -97,7 +97,10 @@ def test_bad_input_gives_one_sentence_and_exit_code_2(outpace_, tiny, arguments,
 def test_a_draft_with_another_vocabulary(outpace_, tiny):
     arguments = ("generate", "def", "--target", tiny.target, "--draft")
     sentence = error_message(outpace_(*arguments, tiny.stranger), 2)
-    assert "vocabulary of 304 tokens and the target one of 320" in sentence and "prompt-lookup" in sentence
+    assert (
+        "have vocabularies of 304 and 320 tokens but not the same tokens" in sentence
+        and "prompt-lookup" in sentence
+    )
     assert "one size but not the same tokens" in error_message(outpace_(*arguments, tiny.lookalike), 2)
 
 

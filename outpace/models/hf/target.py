@@ -26,6 +26,7 @@ from outpace.models.checkpoint import load_checkpoint
 from outpace.models.compiling import compiled
 from outpace.models.cuda_graphs.graph_replay import GraphReplay
 from outpace.models.hf.eight_bits import FORMATS
+from outpace.models.hf.fitted_vocabulary import FittedVocabulary
 from outpace.models.hf.forward import Forward
 from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
@@ -106,7 +107,10 @@ class HFTarget:
         refuse(model, self.forward.parameters, recurrent=self.forward.keeps_states)
         config = model.config.get_text_config()
         draft_ids: Tensor | None = getattr(model, "draft_ids", None)  # tokens of the logits; None: all
+        self.own_vocab: int = config.vocab_size  # token ids that it can read
         self.vocab: int = config.vocab_size if draft_ids is None else len(draft_ids)
+        self._drafts_all = draft_ids is None
+        self._fit: FittedVocabulary | None = None  # to the ids of a target with more or fewer of them
         self.rope_limit = rope_limit(config)
         names = ("max_position_embeddings", "n_positions", "max_seq_len")
         limits = [int(getattr(config, name)) for name in names if getattr(config, name, None)][:1]
@@ -236,6 +240,21 @@ class HFTarget:
         made._allocates_ahead = False
         return made
 
+    def fitted(self, vocab: int) -> HFTarget:
+        """The same model as a draft for a target with the same tokenizer and `vocab` token ids, all of which
+        it can then read and has logits for; of a model with logits for some tokens only, these stay as they
+        are."""
+        if vocab == self.own_vocab:
+            return self
+        made = copy.copy(self)
+        made._fit = FittedVocabulary(self.own_vocab, vocab)
+        made.vocab = vocab if self._drafts_all else self.vocab
+        return made
+
+    def over_vocabulary(self, logits: Tensor) -> Tensor:  # (N, K) -> (N, V)
+        """The model's logits over the ids of the target that it was fitted to; else as they are."""
+        return logits if self._fit is None or not self._drafts_all else self._fit.logits(logits)
+
     @torch.no_grad()
     def prefill(
         self, prompts: Sequence[Prompt], slots: Sequence[int], cache: Cache, want: Want
@@ -318,13 +337,33 @@ class HFTarget:
         if carry is not None and gap is None and not first and self._continues(carry, tree, want):
             reader = self._layers_after(carry.layer)
             states = carry.hidden if layout.order is None else carry.hidden[layout.order]
-        with self._lock:
-            found = reader.read(rows, nodes, tokens, cache, want, logits=logits, features=states)
+        found = self._read(reader, rows, nodes, tokens, cache, want, logits=logits, features=states)
         if gap is not None:
             for slot, length in zip(slots, gaps, strict=True):
                 cache.lengths[slot] += length
         cache.tree, cache.slots, cache.read = tree, slots, len(tree)
         return found.scores(first, layout.inverse)
+
+    def _read(
+        self,
+        reader: Forward | CompiledForward | GraphReplay,
+        rows: list[RowInputs],
+        sizes: list[int],
+        tokens: Tensor,
+        cache: SlotCache,
+        want: Want,
+        *,
+        logits: bool,
+        features: Tensor | None,
+    ) -> ForwardOutputs:
+        """One forward over these tokens, in the ids of the target that the model is fitted to."""
+        if self._fit is not None:
+            tokens = self._fit.readable(tokens)
+        with self._lock:
+            found = reader.read(rows, sizes, tokens, cache, want, logits=logits, features=features)
+        if found.logits is not None:
+            found.logits = self.over_vocabulary(found.logits)
+        return found
 
     def _continues(self, carry: Carry, tree: TokenTree, want: Want) -> bool:
         """Whether a forward over this tree can begin after the layers that a draft has computed."""
@@ -361,16 +400,26 @@ class HFTarget:
         self._check_positions(end + depth - 2)
         cache.reserve(slot, end + depth - 1)
         row = RowInputs(slot, length, end, end - 1, top=end - 1)
+        chosen_by = choose
+        if self._fit is not None:
+            tokens = self._fit.readable(tokens)
+            if self._drafts_all:
+                chosen_by = self._over_vocabulary_by(choose)
         with self._lock:
-            found = self.reader.read_chain(row, tokens, cache, depth, choose, features, ends)
+            found = self.reader.read_chain(row, tokens, cache, depth, chosen_by, features, ends)
         if found is None:
             return None
-        chosen, logits = found
+        chosen, logits = found[0], self.over_vocabulary(found[1])
         cache.lengths[slot] = end - 1
         read = torch.tensor(chosen[:-1], dtype=torch.int64)
         cache.tree = TokenTree(torch.cat((root, read)), Forest.chain((len(read),)))
         cache.slots, cache.read = (slot,), len(chosen)
         return chosen, logits
+
+    def _over_vocabulary_by(self, choose: Choose | None) -> Choose:
+        """`choose` from the logits over the ids of the target."""
+        select = choose or (lambda logits: int(logits.argmax()))
+        return lambda logits: select(self.over_vocabulary(logits))
 
     def _row(self, row: RowLayout, slot: int, gap: int, cache: SlotCache) -> RowInputs:
         length = cache.lengths[slot]
@@ -418,10 +467,9 @@ class HFTarget:
             states = (
                 torch.cat([features[index][start:end] for index, start, end in batch]) if features else None
             )
-            with self._lock:
-                read = self.reader.read(
-                    rows, sizes, tokens, cache, want, logits=want.prompt_logits, features=states
-                )
+            read = self._read(
+                self.reader, rows, sizes, tokens, cache, want, logits=want.prompt_logits, features=states
+            )
             for (index, start, end), part in zip(batch, read.split(sizes), strict=True):
                 found[index].append(part)
                 cache.lengths[slots[index]] += end - start

@@ -92,7 +92,7 @@ def exit_logits(target: Target) -> Callable[[Tensor], Tensor]:
         if target not in _HEADS:
             _HEADS[target] = ExitHead(target.model)
         head, dtype = _HEADS[target], target.model.dtype
-        return lambda states: head(states[None].to(dtype))[0]
+        return lambda states: target.over_vocabulary(head(states[None].to(dtype))[0])
     return lambda states: states  # of a table: outputs of layers are logits
 
 

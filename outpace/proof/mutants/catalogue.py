@@ -65,7 +65,7 @@ from outpace.proof.mutants.dropped_end import EndDropped, ends_of_low_path_proba
 from outpace.proof.mutants.exits import ExitByToken
 from outpace.proof.mutants.fused_chains import fused
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
-from outpace.proof.mutants.kept_tokens import OtherOrder, WholeVocabularyClaimed
+from outpace.proof.mutants.kept_tokens import CutAfterDrawing, OtherOrder, WholeVocabularyClaimed
 from outpace.proof.mutants.most_confident import confident_of_draws
 from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithReplacement, informed
 from outpace.proof.mutants.position_heads import beams, ranks_claimed
@@ -375,6 +375,10 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant(
             "kept tokens: columns in another order than their ids",
             lambda: Parts(target, OtherOrder(draft), Rejection(), chain),
+        ),
+        Mutant(
+            "ids beyond the target's cut after drawing",
+            lambda: Parts(target, CutAfterDrawing(target.vocab), Rejection(), chain),
         ),
         Mutant("strings written one way only", lambda: spelling(OneWay, once)),
         Mutant("what is left of a string used again", lambda: spelling(Leftover, chain)),

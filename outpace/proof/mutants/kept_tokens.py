@@ -1,4 +1,4 @@
-"""Mutants of drafters that draft some tokens of the vocabulary only (VocabTrim, FR-Spec).
+"""Mutants of drafters that draft some tokens of the vocabulary only (VocabTrim, FR-Spec, padded drafts).
 
 Tokens are drawn from q over the kept ones, and the claim states another distribution."""
 
@@ -63,3 +63,21 @@ class OtherOrder(_KeptTokens):
         stated = torch.zeros_like(q)
         stated[:, KEPT] = q[:, KEPT[::-1]]
         return stated
+
+
+class CutAfterDrawing(DraftModel):
+    """Mutant: a draft model with one token id more than the target draws from all of its ids, the last of
+    which becomes the target's last one, and claims q normalised over the target's ids."""
+
+    def __init__(self, vocab: int) -> None:
+        super().__init__(TableTarget(vocab + 1, seed=2, order=2))
+        self._vocab = vocab
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        draft = super().propose(ctx, plan)
+        tree, claim = draft.tree, draft.tree.claim
+        if not isinstance(claim, Drawn):
+            return draft
+        q = claim.q[:, : self._vocab] / claim.q[:, : self._vocab].sum(-1, keepdim=True)
+        tokens = tree.tokens.clamp(max=self._vocab - 1)
+        return replace(draft, tree=replace(tree, tokens=tokens, claim=replace(claim, q=q)))

@@ -7,6 +7,7 @@ from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.draft_head import MAX_POSITIONS
@@ -47,7 +48,7 @@ def read_layer(
         shape.setdefault("head_dim", 128)  # as in transformers: it does not follow from the hidden size
     shape.setdefault("max_position_embeddings", target.max_length or MAX_POSITIONS)
     try:
-        return LlamaConfig(
+        layer = LlamaConfig(
             **shape,
             vocab_size=vocab,
             num_hidden_layers=count,
@@ -56,11 +57,29 @@ def read_layer(
             eos_token_id=None,
             pad_token_id=None,
         )
-    except (StrictDataclassError, TypeError, ValueError) as error:
+    except (StrictDataclassError, KeyError, TypeError, ValueError) as error:
         problem = " ".join(str(error).split())
         raise HeadFileError(
             f"its decoder layer cannot be configured ({problem}): restore its config.json"
         ) from error
+    _check_rope(layer)
+    return layer
+
+
+def _check_rope(layer: LlamaConfig) -> None:
+    try:
+        frequencies: Any = LlamaRotaryEmbedding(layer).inv_freq
+        is_right = bool(frequencies.isfinite().all())
+    except Exception as error:  # transformers raises errors of many types, such as KeyError
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise HeadFileError(
+            f"its rotary frequencies cannot be computed from rope_parameters {layer.rope_parameters!r} "
+            f"({problem:.80}): restore its config.json"
+        ) from error
+    if not is_right:
+        raise HeadFileError(
+            f"rope_parameters {layer.rope_parameters!r} give no finite frequencies: restore its config.json"
+        )
 
 
 def write_layer(layer: LlamaConfig, vocab: int, model_type: str = "llama") -> Config:

@@ -7,6 +7,8 @@ it. It does not contain the LM head, which is the target's. vLLM reads this layo
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from transformers import LlamaConfig
 
 from outpace.core.contracts import TargetWithLayers
@@ -16,9 +18,12 @@ from outpace.models.heads.formats.decoder_layer import read_layer, write_layer
 from outpace.models.heads.formats.files import WEIGHTS, Config, HeadFileError, Tensors
 
 
-def recognises(config: Config) -> bool:
-    """Whether a configuration that belongs to no other layout may be one of this."""
-    return "speculators_model_type" not in config
+def recognises(config: Config, names: Collection[str]) -> bool:
+    """Whether a folder with these tensors that belongs to no other layout holds a head of this one: its
+    layers have no prefix, as those of models have, and come after a layer `fc`."""
+    return "speculators_model_type" not in config and any(
+        each.startswith(("fc.", "layers.")) for each in names
+    )
 
 
 def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[DraftHead, Tensors]:

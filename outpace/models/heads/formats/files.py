@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from outpace.core.contracts import TargetWithLayers
+from outpace.models.adapter import CONFIG as ADAPTER
 from outpace.models.heads.fingerprint import KEY, target_fingerprint
 
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
+PARTS = "model.safetensors.index.json"  # of weights in several files, as those of large models
 
 Config = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -29,7 +31,10 @@ def read_config(folder: Path) -> Config:
     if not folder.is_dir():
         raise HeadFileError(f"there is no folder {folder}: give one with {CONFIG} and {WEIGHTS}")
     if not (folder / CONFIG).exists():
-        raise HeadFileError(f"{folder} holds no draft head: give a folder with {CONFIG} and {WEIGHTS}")
+        what = "is empty" if not any(folder.iterdir()) else "holds no draft head"
+        if (folder / ADAPTER).exists():
+            what = "holds an adapter, which changes the weights of a whole model, and no draft head"
+        raise HeadFileError(f"{folder} {what}: give a folder with {CONFIG} and {WEIGHTS} of a head")
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -39,19 +44,35 @@ def read_config(folder: Path) -> Config:
     return config
 
 
+def read_names(folder: Path) -> frozenset[str]:
+    """The names of the tensors in a folder with a configuration. HeadFileError if it has none."""
+    _refuse_pickled(folder)
+    try:
+        if (folder / PARTS).exists():
+            return frozenset(json.loads((folder / PARTS).read_text(encoding="utf-8"))["weight_map"])
+        with safe_open(folder / WEIGHTS, "pt") as file:
+            return frozenset(file.keys())
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise _damaged(folder, error) from error
+
+
 def read_files(folder: Path) -> tuple[Config, Tensors]:
     """The configuration and the tensors in a folder. HeadFileError if it has none."""
     config = read_config(folder)
+    _refuse_pickled(folder)
+    try:
+        return config, load_file(folder / WEIGHTS)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise _damaged(folder, error) from error
+
+
+def _refuse_pickled(folder: Path) -> None:
     if (folder / PICKLED).exists() and not (folder / WEIGHTS).exists():
         # unpickling can run code from the file
         raise HeadFileError(
             f"{folder} has pickled weights ({PICKLED}), which can run code when they are opened: convert "
             f"them with safetensors.torch.save_file(torch.load('{PICKLED}', weights_only=True), '{WEIGHTS}')"
         )
-    try:
-        return config, load_file(folder / WEIGHTS)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise _damaged(folder, error) from error
 
 
 def _damaged(folder: Path, error: Exception) -> HeadFileError:

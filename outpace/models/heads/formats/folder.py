@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,9 @@ from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle3 import Eagle3Head
 from outpace.models.heads.fingerprint import KEY, head_fingerprint, target_fingerprint
 from outpace.models.heads.formats import eagle, kangaroo, raw_eagle3, speculators
+from outpace.models.heads.formats.fields import check_fields
 from outpace.models.heads.formats.files import (
+    CONFIG,
     Config,
     HeadFileError,
     Tensors,
@@ -43,7 +45,7 @@ class Layout:
     """How the heads of one kind are stored."""
 
     kind: str  # method of its heads
-    recognises: Callable[[Config], bool]
+    recognises: Callable[[Config, Collection[str]], bool]  # a configuration, and names of tensors
     read: Callable[[Config, Tensors, TargetWithLayers], tuple[DraftHead, Tensors]]
     write: Callable[[DraftHead, TargetWithLayers, str], tuple[Config, Tensors]]
 
@@ -64,9 +66,9 @@ def kind_of(head: DraftHead) -> str:
     return "eagle3" if isinstance(head, Eagle3Head) else "eagle"
 
 
-def layout_of(config: Config) -> Layout:
-    """The layout of a head with this configuration; EAGLE's if none recognises it."""
-    return next((each for each in LAYOUTS.values() if each.recognises(config)), LAYOUTS["eagle"])
+def layout_of(config: Config, names: Collection[str]) -> Layout | None:
+    """The layout of a head with this configuration and tensors of these names; None if it is of none."""
+    return next((each for each in LAYOUTS.values() if each.recognises(config, names)), None)
 
 
 def save_head(
@@ -106,7 +108,10 @@ def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftH
     if the folder lacks it or it does not fit the target."""
     folder = Path(folder)
     config, tensors = read_files(folder)
-    layout = layout_of(config)
+    check_fields(config, folder)
+    layout = layout_of(config, tensors)
+    if layout is None:
+        raise HeadFileError(f"{folder} holds no draft head: give a folder with a head of {NAMES[kind]}")
     if layout.kind != kind:
         raise HeadFileError(
             f"{folder} holds a head of {NAMES[layout.kind]}: use it with the method {layout.kind}"
@@ -118,6 +123,12 @@ def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftH
         fill(head.own, tensors, f"this head of {NAMES[kind]}")
     except HeadFileError as error:
         raise HeadFileError(f"the head in {folder} cannot be used: {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RuntimeError) as error:
+        # values that contradict each other: torch and transformers raise errors of many types
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise HeadFileError(
+            f"{folder / CONFIG} describes no head ({problem:.120}): restore that file"
+        ) from error
     weight = next(target.embed.parameters())
     nn.Module.to(head, weight.device)
     for parameter in head.own.values():

@@ -47,6 +47,8 @@ def made(
         )
     if config.get("hidden_state_offset"):
         raise HeadFileError("the heads read an inner layer (hidden_state_offset): give heads of the last one")
+    if config["hydra_num_heads"] is None:
+        raise HeadFileError("the configuration lacks hydra_num_heads: download it again")
     num_heads, num_layers = int(config["hydra_num_heads"]), int(config.get("hydra_num_layers", 1))
     lm_head = taken(tensors, "hydra_lm_head.0.1.weight")
     draft_ids = taken_token_map(tensors, target, config, len(lm_head))

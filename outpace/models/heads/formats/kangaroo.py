@@ -3,6 +3,8 @@ target's layers before it. It contains neither the embedding nor the LM head, wh
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from transformers import LlamaConfig
 
 from outpace.core.contracts import TargetWithLayers
@@ -14,7 +16,7 @@ from outpace.models.heads.kangaroo import KangarooHead
 EARLY_LAYERS = "num_early_layers"
 
 
-def recognises(config: Config) -> bool:
+def recognises(config: Config, names: Collection[str]) -> bool:
     """Whether a configuration belongs to this layout."""
     return EARLY_LAYERS in config
 

@@ -13,7 +13,9 @@ from typing import Any
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.fingerprint import KEY, target_fingerprint
 from outpace.models.heads.formats import hydra, medusa, mlp_speculator, redrafter
+from outpace.models.heads.formats.fields import check_fields
 from outpace.models.heads.formats.files import (
+    CONFIG,
     WEIGHTS,
     HeadFileError,
     check_fingerprint,
@@ -54,6 +56,7 @@ def load_position_head(method: str, folder: str | Path, target: TargetWithLayers
     folder = Path(folder)
     _check_files(folder)
     config, tensors = read_files(folder)
+    check_fields(config, folder)
     found = next((name for name, each in FORMATS.items() if each.recognises(config)), None)
     if found != method:
         what = "holds another kind of model" if found is None else f"holds a head for the method {found}"
@@ -65,6 +68,12 @@ def load_position_head(method: str, folder: str | Path, target: TargetWithLayers
         fill(head.own, given)
     except HeadFileError as error:
         raise HeadFileError(f"{folder} cannot be used: {error}") from error
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RuntimeError) as error:
+        # values that contradict each other: torch and transformers raise errors of many types
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise HeadFileError(
+            f"{folder / CONFIG} describes no head ({problem:.120}): restore that file"
+        ) from error
     return ready(head)
 
 

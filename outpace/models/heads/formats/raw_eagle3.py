@@ -3,7 +3,7 @@ reads too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from transformers import LlamaConfig
@@ -21,7 +21,7 @@ ARCHITECTURE = "LlamaForCausalLMEagle3"
 NESTED = "eagle_config"
 
 
-def recognises(config: Config) -> bool:
+def recognises(config: Config, names: Collection[str]) -> bool:
     """Whether a configuration is of this layout. The first heads of EAGLE-3 have EAGLE's architecture and
     differ by their draft vocabulary."""
     named = any(each.endswith("Eagle3") for each in config.get("architectures") or ())

@@ -35,7 +35,7 @@ def made(
     """A head for the target, its weights undefined, and the tensors under the names of its parameters.
     HeadFileError if it does not fit the target."""
     names = ("hidden_size", "exit_dim", "num_draft_layers", "vocab_size")
-    if missing := [name for name in names if name not in config]:
+    if missing := [name for name in names if config.get(name) is None]:
         raise HeadFileError(f"the configuration lacks {', '.join(missing)}: download it again")
     if not config.get("rnn", True):
         raise HeadFileError("the drafter sums embeddings (rnn false): give one with a recurrent network")

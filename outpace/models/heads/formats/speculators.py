@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from transformers import LlamaConfig
 
 from outpace.core.contracts import TargetWithLayers
@@ -14,7 +16,7 @@ from outpace.models.heads.formats.eagle3_parts import IDS, Eagle3Options
 from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
 
 
-def recognises(config: Config) -> bool:
+def recognises(config: Config, names: Collection[str]) -> bool:
     """Whether a configuration is of this layout."""
     return "speculators_model_type" in config
 
