@@ -85,7 +85,7 @@ def test_the_true_feature_in_place_of_the_heads_own_output_raises_acceptance_at_
             head.lm_head(head.norm(each.states)).softmax(-1)
             for each in unrolled(head, tokens, features, columns, 2)
         )
-        # of the tokens of the answer: token i is drafted first from column i - 2, and second from column i - 3
+        # token i of the answer is drafted first from column i - 2, and second from column i - 3
         for token in range(len(prompt) + 2, tokens.shape[1]):
             true.append(torch.minimum(p[token - 1], first[token - 2]).sum())
             own.append(torch.minimum(p[token - 1], second[token - 3]).sum())
