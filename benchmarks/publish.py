@@ -165,6 +165,7 @@ STEPS: dict[str, tuple[str, str]] = {
         "--methods '' --seeds 3 --prompts 40 --draft-steps 6000",
     ),
     "head-orderings/orderings-cpu.json": ("head_orderings", ""),
+    "draft-sizes/draft-sizes-cpu.json": ("draft_sizes", ""),
     "verification/verification-cpu.json": (
         "bench",
         "--methods speculative-sampling,block-verification,traversal,mcsd,specinfer,spectr-kseq,rsd-c,rsd-s,"

@@ -1,8 +1,9 @@
 """mkdocs hooks that generate pages and sections from the code and from docs/results at build time.
 
 Generated pages: one for each method, and the command-line reference. Markers replaced in other pages:
-`<!-- methods -->` (table of methods), `<!-- source: FILE NAME -->` (source of a function or class),
-`<!-- speedups: FILE METHOD,METHOD -->` (speedups of methods in a file of docs/results).
+`<!-- methods -->` (table of methods), `<!-- evidence -->` (what shows their claims), `<!-- source: FILE
+NAME -->` (source of a function or class), `<!-- speedups: FILE METHOD,METHOD -->` (speedups of methods in a
+file of docs/results). Entries of the log get anchors.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import evidence
 from methods_table import needs
 from mkdocs.structure.files import File
 from typer.testing import CliRunner
@@ -32,6 +34,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
 SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->$", re.MULTILINE)
 METHODS = "<!-- methods -->"
+EVIDENCE = "<!-- evidence -->"
+LOG = "log.md"
 SPEEDUPS = re.compile(r"^<!-- speedups: (?P<path>\S+) (?P<methods>\S+) -->$", re.MULTILINE)
 VERB = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)
 
@@ -151,7 +155,7 @@ def method_page(recipe: Recipe, guarantee: str) -> str:
             option = name.replace("_", "-")
             lines.append(f"| `{option}` | {meanings.get(name, '')} | `{kind}` | {default} |")
     path = Path(inspect.getsourcefile(module) or "")
-    lines += ["", *measured_tables(recipe.name), *papers_table(recipe.name)]
+    lines += ["", *evidence.section(recipe.name), *measured_tables(recipe.name), *papers_table(recipe.name)]
     lines += [f"## {path.name}", "", "````python", path.read_text(encoding="utf-8").rstrip(), "````", ""]
     return "\n".join(lines)
 
@@ -220,4 +224,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     if METHODS in markdown:
         markdown = markdown.replace(METHODS, method_table(recipes.entries()))
+    if EVIDENCE in markdown:
+        markdown = markdown.replace(EVIDENCE, evidence.tables())
+    if page.file.src_uri == LOG:
+        markdown = evidence.with_anchors(markdown)
     return SPEEDUPS.sub(speedups, SOURCE.sub(source, markdown))
