@@ -76,7 +76,7 @@ class StepCost:
         step read no prompts. `drafted`: number of its draft tokens, in all rows."""
         rows, seconds = len(step.ctx.slots), step.seconds
         target = seconds["score"]
-        other = sum(seconds.values()) - target - step.draft.seconds
+        other = sum(seconds.values()) - target - float(step.draft.seconds)
         computed, context = step.scores.computed or rows + drafted, sum(step.ctx.committed)
         self._new_steps.append(MeasuredStep(rows, drafted, computed, context, target, other))
 
@@ -85,7 +85,7 @@ class StepCost:
         model: draft tokens, and committed tokens that were not in its KV cache yet."""
         if forwards := step.draft.forwards:
             quantities = 1, forwards, read, forwards * sum(step.ctx.committed)
-            self._new_drafts.append((quantities, step.draft.seconds))
+            self._new_drafts.append((quantities, float(step.draft.seconds)))
 
     def _add(self, step: MeasuredStep) -> None:
         self.num_steps += 1
