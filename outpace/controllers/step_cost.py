@@ -115,10 +115,10 @@ class StepCost:
             if group <= GROUPS[-1] and len(forwards) >= MIN_TIMES:
                 fresh = [each for each in forwards if each.at > self.num_steps - FRESH]
                 factors = self._factors.setdefault(rows, numpy.ones(int(GROUPS[-1]) + 1))
-                factors[group] = median(
-                    each.seconds / max(1e-9, float(self._target.coefficients @ each.quantities))
-                    for each in (fresh if len(fresh) >= MIN_TIMES else forwards)
-                )
+                used = fresh if len(fresh) >= MIN_TIMES else forwards
+                predicted = numpy.array([each.quantities for each in used]) @ self._target.coefficients
+                seconds = numpy.array([each.seconds for each in used])
+                factors[group] = median((seconds / numpy.maximum(1e-9, predicted)).tolist())
         self._changed.clear()
 
     def knows(self, rows: int) -> bool:
