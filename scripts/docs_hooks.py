@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from benchmarks.paired import Result, compare, load
 from outpace import recipes
 from outpace.cli import app
+from outpace.cli.commands.show import given
 from outpace.cli.recipe_options import type_name
 from outpace.core.contracts import Recipe
 from outpace.recipes import Entry
@@ -154,6 +155,9 @@ def method_page(recipe: Recipe, guarantee: str) -> str:
             )
             option = name.replace("_", "-")
             lines.append(f"| `{option}` | {meanings.get(name, '')} | `{kind}` | {default} |")
+    for name, values in recipe.presets.items():
+        preset = " ".join(given(option, value) for option, value in values.items())
+        lines += ["", f"`--preset {name}` stands for `{preset}`."]
     path = Path(inspect.getsourcefile(module) or "")
     lines += ["", *evidence.section(recipe.name), *measured_tables(recipe.name), *papers_table(recipe.name)]
     lines += [f"## {path.name}", "", "````python", path.read_text(encoding="utf-8").rstrip(), "````", ""]

@@ -104,6 +104,8 @@ def no_such_option(recipe: Recipe, error: Any) -> str:
             f"{recipe.name} has no option --{name}: leave it out, or choose another method, as in "
             f"--method {DRAFTER_OPTIONS[name]}"
         )
+    if name == "preset":
+        return f"{recipe.name} has no presets: leave --preset out"
     known = ", ".join(f"--{flag(option)}" for option in recipe.options) or "no options"
     return f"{error.format_message().rstrip('.')} ({recipe.name} has {known})"
 
@@ -225,6 +227,10 @@ def parameters(recipe: Recipe) -> list[Any]:
         )
         for option in recipe.options.values()
     ]
+    if recipe.presets:
+        about = f"Values of several options together: {' or '.join(recipe.presets)} (see `outpace show`)"
+        kind = Annotated[str | None, typer.Option("--preset", help=about, metavar="NAME")]
+        listed.append(Parameter(PREFIX + "preset", Parameter.KEYWORD_ONLY, default=None, annotation=kind))
 
     def verb(**given: Any) -> None:
         raise AssertionError("only the parameters of this function are used")

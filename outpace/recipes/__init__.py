@@ -25,6 +25,7 @@ from outpace.recipes._options import (
     identifier,
     unknown,
     wants_cross_vocabulary,
+    with_preset,
 )
 from outpace.recipes._planned import why_missing
 from outpace.recipes._spellings import ALIASES, SPELLINGS, VLLM_METHODS, own_options
@@ -52,6 +53,7 @@ __all__ = [
     "resolve_recipe",
     "split_outside",
     "wants_cross_vocabulary",
+    "with_preset",
 ]
 
 FOLDER = Path(__file__).parent

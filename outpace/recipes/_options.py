@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from outpace.core.contracts import Recipe, Target
     from outpace.recipes._option_kinds import Opener
 
+PRESET = "preset"  # the option that names a preset
 HEADS = ("head", "heads")  # the options of methods that need a draft head, or several
 # options whose range depends on the target's number of layers: the methods check them, and name the range
 LAYERS = ("exit_layer", "first_layer", "num_skipped")
@@ -43,13 +44,15 @@ def unknown(kind: str, name: str, known: list[str], otherwise: str) -> str:
 
 def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener: Opener) -> dict[str, Any]:
     """The recipe's keyword arguments: options checked against its signature and converted, models opened. A
-    missing draft head is the package's for the target, if it has one.
+    missing draft head is the package's for the target, if it has one. The option `preset` stands for the
+    values of that preset.
 
     Raises RecipeError for an option that the recipe does not have, and for a value of the wrong type or
     unsuited to the target; MissingOptionError for a required option that was not given.
     """
     from outpace.recipes._option_kinds import kind_of, kinds_in
 
+    options = with_preset(recipe, options)
     hints, known = hints_of(recipe), recipe.options
     values: dict[str, Any] = {}
     usual = {option: opener.usual_head(recipe.name) for option in HEADS if recipe.is_open(option, options)}
@@ -77,6 +80,26 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
                 if kind.accepts(each):
                     kind.check(name, each, target, opener)
     return values
+
+
+def with_preset(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with those of the preset that the option `preset` names in its place; an option that is
+    given besides replaces the preset's. RecipeError if the recipe has no preset of this name."""
+    given = {name.replace("-", "_"): value for name, value in options.items()}
+    if PRESET in recipe.options or (preset := given.pop(PRESET, None)) is None:
+        return given
+    if not recipe.presets:
+        raise RecipeError(f"{recipe.name} has no presets: leave {PRESET} out")
+    if preset not in recipe.presets:
+        raise RecipeError(
+            unknown(
+                f"preset of {recipe.name} called",
+                str(preset),
+                list(recipe.presets),
+                f"it has {', '.join(recipe.presets)}",
+            )
+        )
+    return {**recipe.presets[preset], **given}
 
 
 def hints_of(recipe: Recipe) -> dict[str, Any]:

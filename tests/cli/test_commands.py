@@ -88,6 +88,20 @@ def test_show_distinguishes_a_default_of_none_from_a_required_option(outpace_):
     assert "'token-recycling' | Target | None" in table and "SuffixAutomatonFile | None" in table
 
 
+def test_presets_are_shown_and_taken_and_refused_where_there_are_none(outpace_, tiny):
+    assert "--preset cpu stands for --nodes-per-depth 5,5,4,1" in outpace_("show", "token-recycling").stdout
+    assert json.loads(outpace_("show", "stand", "--json").stdout)["presets"] == {"cpu": {"nodes": 24}}
+    short = ("--max-tokens", "2", "a")
+    result = outpace_("generate", "--target", tiny.target, "--method", "lookahead", "--preset", "cpu", *short)
+    assert result.exit_code == 0, result.stderr
+    result = outpace_(
+        "generate", "--target", tiny.target, "--method", "prompt-lookup", "--preset", "cpu", *short
+    )
+    assert result.exit_code == 2 and "prompt-lookup has no presets: leave --preset out" in " ".join(
+        result.stderr.replace("│", " ").split()
+    )
+
+
 def test_what_is_shown_can_be_typed(outpace_, tiny):
     given = ("--method", "mcsd", "--draft", tiny.draft, "--parents", "none", "--widths", "2,1")
     assert outpace_("generate", "def", "--target", tiny.target, *FEW, *given).exit_code == 0

@@ -15,7 +15,7 @@ from outpace.bench.measure.method_names import PLAIN, with_draft
 from outpace.bench.measure.recommend import MethodChoice
 from outpace.bench.peers.transformers_peer import peers
 from outpace.core.contracts import Recipe, Target
-from outpace.recipes import Method, MissingOptionError, configure, from_file, get
+from outpace.recipes import Method, MissingOptionError, configure, from_file, get, with_preset
 from outpace.recipes._option_kinds import Opener
 
 ALONE = "plain, one at a time"
@@ -84,7 +84,7 @@ def method_contenders(
             method.label,
             recipe.name,
             parts,
-            {**defaults, **method.options},
+            {**defaults, **with_preset(recipe, method.options)},
             build=build,
             max_length=min((limit for _, limit in draft_lengths(arguments)), default=None),
         )

@@ -41,6 +41,7 @@ def show(
         "guarantee": recipe.guarantee.value,
         "target": TARGET,
         "exact_with": dict(recipe.exact_with),
+        "presets": {name: dict(values) for name, values in recipe.presets.items()},
         "family": recipe.family,
         "summary": recipe.summary,
         "description": inspect.getdoc(module) or "",
@@ -55,6 +56,9 @@ def show(
     if recipe.guarantee is Guarantee.LOSSY:
         limit = " ".join(given(name, value) for name, value in recipe.exact_with.items())
         typer.echo(f"output  {LOSSY}\nexact   with {limit}\n")
+    for name, values in recipe.presets.items():
+        preset = " ".join(given(option, value) for option, value in values.items())
+        typer.echo(f"--preset {name} stands for {preset}\n")
     if options:
         rows = [
             (f"--{flag(each['name'])}", each["type"], each["default"] or "needed", each["help"])
