@@ -15,7 +15,8 @@ from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.hf.target import load as load_target
 from outpace.models.names import resolve
-from outpace.models.openvino.compiled import STAGES
+from outpace.models.native_dtypes import compiled_notice, warn_once
+from outpace.models.openvino.compiled import STAGES, CompiledForward
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +110,10 @@ def load(
             on_stage=lambda stage: advance(f"{stage} {target}", 1),
             **shared,
         )
+    if isinstance(loaded.compiled, CompiledForward):
+        found = compiled_notice(str(target), loaded.model.dtype, loaded.compiled.precision)
+        if found:
+            warn_once(found)
     shared |= {"device": str(loaded.device), "weights": draft_weights}
     return Model(str(target), loaded, tokenizer, loaded.model.generation_config, shared)
 

@@ -32,6 +32,7 @@ from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.row_groups import group_rows
 from outpace.models.openvino.runtime import (
     build,
+    compiled_dtype,
     convert,
     fix_batch_of_one,
     fix_size,
@@ -103,7 +104,8 @@ class CompiledForward:
 
     @property
     def precision(self) -> torch.dtype:
-        """The dtype in which the compiled model computes: float32 where the CPU lacks that of the model."""
+        """The dtype in which the compiled model computes: that of the model, or float32 where the CPU lacks
+        it; never float16."""
         return torch_type(self.model.get_property("INFERENCE_PRECISION_HINT"))
 
     @property
@@ -126,7 +128,7 @@ class CompiledForward:
         on_stage(STAGES[0])
         self._graph = trace(forward.model, forward.planes, selects=forward.selects, layers=layers)
         on_stage(STAGES[1])
-        threads, dtype = self.num_threads, forward.model.dtype
+        threads, dtype = self.num_threads, compiled_dtype(forward.model.dtype)
         model = convert(self._graph, dtype, self._weights, num_threads=threads)
         self._rotations = PositionTables(openvino(), model, model.inputs[1].get_node())
         fix_batch_of_one(model)
