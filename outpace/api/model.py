@@ -100,7 +100,9 @@ def load(
         "allow_pickle": allow_pickle,
         "compile": compile,
     }
-    with progress((len(STAGES) + (weights is not None)) if compile else 0) as advance:
+    # the first stage is loading
+    num_stages = 1 + len(STAGES) + (weights is not None) if compile else None
+    with progress(num_stages, f"loading {target}") as advance:
         loaded, tokenizer = load_target(
             resolve(str(target)),
             revision=revision,

@@ -6,7 +6,8 @@ A subcommand takes a whole group of options with one parameter annotated `Genera
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, signature
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from outpace.console import progress
 from outpace.core.sampling_params import PARAMETERS
 
 Target = Annotated[
@@ -214,11 +216,19 @@ def read_text(path: Path | None) -> str | None:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
 
 
+@contextmanager
+def importing() -> Iterator[None]:
+    """Context manager for imports of torch and transformers, which take seconds: it shows that."""
+    with progress(None, "importing PyTorch and transformers"):
+        yield
+
+
 def load_model(target: str, **how: Any) -> Any:
     """`outpace.load` without the progress bars and warnings of transformers; `how`: its keyword arguments."""
-    from transformers.utils import logging
+    with importing():
+        from transformers.utils import logging
 
-    from outpace.api import load
+        from outpace.api.model import load
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()

@@ -133,6 +133,6 @@ def _texts(
     size = len(prompts) if size is None else size
     batch = config.answers.batch
     whole = prompts[: batch * ceil(size / batch)]  # prompts are answered and kept in groups
-    with processes().main_process_first(), progress(len(whole)) as advance:
+    with processes().main_process_first(), progress(len(whole), "the target answers") as advance:
         examples = answered(model, whole, config.answers, folder, advance)
     return [piece for example in examples[:size] for piece in example.pieces(config.length)]
