@@ -31,7 +31,8 @@ def test_the_time_left_follows_from_what_was_done_in_this_run(clock: list[float]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (5900, "98 min"), (12000, "3 h 20 min")]
+    ("seconds", "words"),
+    [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (5900, "98 min"), (12000, "3 h 20 min")],
 )
 def test_durations_in_words(seconds: float, words: str) -> None:
     assert in_words(seconds) == words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.config import Answers
 from outpace.training.texts import DataError, Example, Prompt
 
+LABEL = "the target answers"  # of the progress
 MAX_PROMPT = 1024  # tokens; of longer prompts the last ones
 
 
@@ -36,14 +38,12 @@ def answered(
         group = prompts[first : first + settings.batch]
         path = folder / f"{first:07d}.json"
         if path.exists():
-            advance("the target answers", len(group))
+            advance(LABEL, len(group))
         else:
-            found = _answers(
-                model, group, settings, settings.seed + first, lambda done: advance("the target answers", done)
-            )
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(found), encoding="utf-8")
-            os.replace(partial, path)
+            found = _answers(model, group, settings, settings.seed + first, partial(advance, LABEL))
+            unfinished = path.with_suffix(".partial")
+            unfinished.write_text(json.dumps(found), encoding="utf-8")
+            os.replace(unfinished, path)
         try:
             answers = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:

@@ -18,7 +18,7 @@ from outpace.api.model import Model, as_model
 from outpace.console import progress
 from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.heads.fingerprint import target_fingerprint
-from outpace.training.answers import answered, end_tokens
+from outpace.training.answers import LABEL, answered, end_tokens
 from outpace.training.card import write_card
 from outpace.training.config import ConfigError, TrainConfig, changed
 from outpace.training.drafters import check_answers, draft_model, lesson, save, untrained
@@ -129,7 +129,7 @@ def train(
             _finish(folder, identity, found, data, model, trainer.lesson.num_draft_parameters)
         return found
     with running.main_process_first():
-        with progress(len(prompts), "the target answers") as advance:
+        with progress(len(prompts), LABEL) as advance:
             examples = answered(model, prompts, config.answers, states / "answers", advance)
     learned, test = split_texts(examples, config.length, config.held_out)
     if not (learned and test):
