@@ -19,7 +19,7 @@ from outpace.models.native_dtypes import compiled_notice, warn_once
 from outpace.models.openvino.compiled import STAGES, CompiledForward
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A loaded target model and its tokenizer: returned by `load`, passed to `generate` and `stream`."""
 
@@ -33,6 +33,19 @@ class Model:
     drafts: dict[str, Model] = field(default_factory=dict, repr=False)
     # opened draft heads by kind and folder
     heads: dict[tuple[str, str], HeadModel | PositionModel] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        target = self.target
+        facts = [
+            type(target.model).__name__,
+            str(target.model.dtype).removeprefix("torch."),
+            str(target.device),
+        ]
+        if target.compiled is not None:
+            facts.append("compiled")
+        if target.compressed_weights is not None:
+            facts.append(f"weights in {target.compressed_weights.format}")
+        return f"<outpace.Model {self.name}: {', '.join(facts)}>"
 
     @property
     def max_length(self) -> int | None:

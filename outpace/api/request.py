@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -190,7 +191,7 @@ def prepare(
     predicted = encode_predictions(model.tokenizer, prediction, len(tokens), vocab)
     tokens, predicted = ([each for each in rows for _ in range(n)] for rows in (tokens, predicted))
     max_new_tokens = free_lengths(model, tokens)
-    values = configure(recipe, model.target, options, ModelOpener(model))
+    values = configure(recipe, model.target, options, ModelOpener(model), others=_keywords())
     max_new = settings.params.max_tokens
     check_draft_lengths(
         values,
@@ -209,6 +210,12 @@ def prepare(
         batch,
         on_piece,
     )
+
+
+def _keywords() -> list[str]:
+    """The keywords of a call that are no options of a method."""
+    parameters = inspect.signature(prepare).parameters.values()
+    return [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def target_name(target: Any) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outpace.api.methods import DRAFTS, choose_method
+from outpace.api.methods import choose_method
 from outpace.api.model import Model
 from outpace.api.opener import ModelOpener, draft_lengths
 from outpace.core.contracts import Guarantee, Parts, Recipe
-from outpace.recipes import configure, resolve_recipe
+from outpace.recipes import DRAFTS, configure, resolve_recipe
 
 
 def open_methods(
