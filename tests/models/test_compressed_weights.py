@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 import outpace
@@ -120,6 +121,7 @@ def test_values_are_computed_once_and_read_from_their_file(
     first, second = tiny("llama", **SIZES).float(), tiny("llama", **SIZES).float()
     made = compress(first, "int4", environment)
     expected = {name: compressed_weights._value(node) for name, node in made.nodes.items()}
+    assert expected.keys() == load_file(made.values).keys()
     monkeypatch.setattr(compressed_weights, "_value", None)
     again = compress(second, "int4", environment)
     found = dict(second.named_parameters())
@@ -129,7 +131,10 @@ def test_values_are_computed_once_and_read_from_their_file(
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
-def test_a_trace_holds_no_weights_that_are_replaced(tiny: Any, environment: dict[str, str]) -> None:
+def test_a_trace_holds_no_weights_that_are_replaced(
+    tiny: Any, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outpace.models.openvino.compiled.LIGHT_FIXED_BYTES", 0)
     model = tiny("llama", **SIZES).float()
     made = compress(model, "int4", environment)
     copy = dict(widened(model, made.nodes).named_parameters())
@@ -138,6 +143,7 @@ def test_a_trace_holds_no_weights_that_are_replaced(tiny: Any, environment: dict
         assert torch.equal(copy[name], torch.zeros_like(weight) if name in made.nodes else weight)
     target = HFTarget(model, compile=True, weights=made)
     assert target.compiled is not None and target.compiled._graph.traced is None
+    assert target.compiled._models.keys() == {0}  # no copies of the weights for fixed sizes
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,9 @@ def compress(
         advance(f"writing the values of {format}")
         _write({name: _value(nodes[name]).to(each.weight.dtype) for name, each in found.items()}, values)
     map_values(model, values)
+    for name, each in model.named_parameters():
+        if name not in found and not isinstance(model, DraftHead):  # whose others are the target's
+            each.data = each.data.clone()  # else it keeps the whole file of the checkpoint in memory
     size = sum(each.weight.numel() * each.weight.element_size() for each in found.values())
     num_bytes = (folder / FILE).with_suffix(".bin").stat().st_size
     return CompressedWeights(format, fingerprint, nodes, num_bytes, size, values)

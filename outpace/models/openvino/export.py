@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Set
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -256,8 +257,8 @@ def widened(model: PreTrainedModel, replaced: Container[str] = ()) -> PreTrained
         id(each): each for each in (*model.parameters(), *model.buffers()) if each.dtype == torch.float32
     }
     shared |= {
-        # memory that is never written: the system maps all of it to one page
-        id(each): nn.Parameter(torch.zeros(each.shape), requires_grad=False)
+        # Memory that is never written: the system maps all of it to one page. torch.zeros would write it.
+        id(each): nn.Parameter(torch.from_numpy(numpy.zeros(each.shape, numpy.float32)), requires_grad=False)
         for name, each in model.named_parameters(remove_duplicate=False)
         if name in replaced
     }
