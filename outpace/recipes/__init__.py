@@ -196,7 +196,7 @@ def resolve_recipe(method: str | Path | Recipe) -> Recipe:
     """The recipe for a method name or the path of a recipe file; a Recipe is returned unchanged. RecipeError
     if it cannot be loaded."""
     if isinstance(method, str | Path):
-        return from_file(method) if is_file(method) else get(method)
+        return from_file(method) if is_file(method) else get(str(method))
     from outpace.core.contracts import Recipe
 
     if isinstance(method, Recipe):
