@@ -98,8 +98,7 @@ def serve(
     ] = 30.0,
     debug: Debug = False,
 ) -> None:
-    """Serve a model to clients of OpenAI's API, such as the openai package. Requests that name no temperature
-    have the checkpoint's, else 1, as in that API. The method's options, such as
+    """Serve a model to clients of OpenAI's API, such as the openai package. The method's options, such as
     --draft MODEL, --head HEAD or --depth 4, are listed by `serve --method METHOD --help`."""
     from outpace.recipes import parse_methods, read_options
 
