@@ -33,11 +33,19 @@ from outpace.recipes import Entry
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
-SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->$", re.MULTILINE)
+# on a forge, where the source is not filled in, the line below is a link to it
+SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->\n\[[^\]]*\]\([^)]*\)$", re.MULTILINE)
 METHODS = "<!-- methods -->"
 EVIDENCE = "<!-- evidence -->"
 LOG = "log.md"
-SPEEDUPS = re.compile(r"^<!-- speedups: (?P<path>\S+) (?P<methods>\S+) -->$", re.MULTILINE)
+# with the table that scripts/speedup_tables.py wrote below it, and its end
+SPEEDUPS = re.compile(
+    r"^<!-- speedups: (?P<path>\S+) (?P<methods>\S+) -->\n.*?^<!-- speedups:end -->$",
+    re.MULTILINE | re.DOTALL,
+)
+HELP = "<!-- help -->"
+# in the repository pages link to a method's file, on the site to its page
+RECIPE = re.compile(r"\]\(\.\./outpace/recipes/\w+/(?P<name>\w+)\.py\)")
 VERB = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)
 
 
@@ -196,9 +204,9 @@ def help_of(path: list[str]) -> str:
     return result.output.strip()
 
 
-def command_line_page() -> str:
-    """Markdown page with the help of every command and subcommand."""
-    lines = ["# Command line", "", "The output of `--help`, for every command.", ""]
+def command_line_help() -> str:
+    """Markdown: the help of every command and subcommand."""
+    lines: list[str] = []
     waiting: list[list[str]] = [[]]
     while waiting:
         path = waiting.pop(0)
@@ -215,7 +223,6 @@ def on_files(files: Any, config: Any) -> Any:
     for entry in recipes.entries():
         content = method_page(found[entry.name], entry.guarantee)
         files.append(File.generated(config, f"methods/{entry.name}.md", content=content))
-    files.append(File.generated(config, "command-line.md", content=command_line_page()))
     return files
 
 
@@ -226,6 +233,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     def speedups(match: re.Match[str]) -> str:
         return speedups_table(match["path"], match["methods"].split(","))
 
+    markdown = RECIPE.sub(lambda found: f"](methods/{found['name'].replace('_', '-')}.md)", markdown)
+    if HELP in markdown:
+        markdown = markdown.replace(HELP, command_line_help())
     if METHODS in markdown:
         markdown = markdown.replace(METHODS, method_table(recipes.entries()))
     if EVIDENCE in markdown:

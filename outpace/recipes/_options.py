@@ -3,7 +3,7 @@ values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from math import isnan
 from types import UnionType
@@ -42,7 +42,14 @@ def unknown(kind: str, name: str, known: list[str], otherwise: str) -> str:
     return f"there is no {kind} {name}; " + (f"did you mean {' or '.join(near)}?" if near else otherwise)
 
 
-def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener: Opener) -> dict[str, Any]:
+def configure(
+    recipe: Recipe,
+    target: Target,
+    options: Mapping[str, Any],
+    opener: Opener,
+    *,
+    others: Collection[str] = (),  # further keywords of the call, which the user may have meant
+) -> dict[str, Any]:
     """The recipe's keyword arguments: options checked against its signature and converted, models opened. A
     missing draft head is the package's for the target, if it has one. The option `preset` stands for the
     values of that preset.
@@ -59,7 +66,7 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
     for given, value in [*options.items(), *((option, name) for option, name in usual.items() if name)]:
         name = given.replace("-", "_")
         if name not in known:
-            raise RecipeError(unknown_option(recipe, name))
+            raise RecipeError(unknown_option(recipe, name, others))
         values[name] = convert(value, hints.get(name, Any), f"{recipe.name}: {name}", opener)
         if type(values[name]) is int and values[name] < 0 and name not in LAYERS:
             raise RecipeError(f"{recipe.name}: {name} is {values[name]}: it is 0 or more")
@@ -112,11 +119,11 @@ def hints_of(recipe: Recipe) -> dict[str, Any]:
         ) from error
 
 
-def unknown_option(recipe: Recipe, name: str) -> str:
-    """The error message for an option that the recipe does not have."""
-    known = [identifier(option) for option in recipe.options]
+def unknown_option(recipe: Recipe, name: str, others: Collection[str] = ()) -> str:
+    """The error message for an option that the recipe does not have; it may suggest one of `others`."""
+    known = list(recipe.options)
     has = f"it has {', '.join(known)}" if known else "it has none"
-    return unknown("option of " + recipe.name + " called", identifier(name), known, has)
+    return unknown("option of " + recipe.name + " called", name, [*known, *others], has)
 
 
 def wants_cross_vocabulary(recipe: Recipe, name: str) -> bool:

@@ -29,10 +29,11 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Show one method: description, paper and options."""
-    from outpace.core.contracts import Guarantee
     from outpace.recipes import from_file, get
 
     recipe = from_file(name) if name.endswith(".py") else get(name)
+    from outpace.core.contracts import Guarantee
+
     module = sys.modules[recipe.build.__module__]
     options = [option(recipe, parameter) for parameter in recipe.options.values()]
     found = {
