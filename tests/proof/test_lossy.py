@@ -117,7 +117,9 @@ def test_a_lossy_recipe_names_its_exact_limit() -> None:
 
     with pytest.raises(TypeError, match="lossy is LOSSY: name the option values of its exact limit"):
         recipe(paper="none", family="mine", guarantee=Guarantee.LOSSY)(lossy)
-    with pytest.raises(TypeError, match="lossy has no option drift, which exact_with or proven_with names"):
+    with pytest.raises(
+        TypeError, match="lossy has no option drift, which exact_with, proven_with or presets name"
+    ):
         recipe(paper="none", family="mine", guarantee=Guarantee.LOSSY, exact_with={"drift": 0})(lossy)
 
 

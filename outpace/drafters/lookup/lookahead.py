@@ -16,7 +16,6 @@ import torch
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
-from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.sampling.topk import argmax
 
@@ -55,9 +54,9 @@ class Lookahead:
         for row, slot in enumerate(ctx.slots):
             text = self._texts.get(slot)
             if text is None:
-                text = self._texts[slot] = _Text(
-                    ctx.tokens[row].tolist(), self._columns, self._ngram, self._guesses
-                )
+                stop = ctx.sampling[row].stop
+                text = _Text(ctx.tokens[row].tolist(), self._columns, self._ngram, self._guesses, stop)
+                self._texts[slot] = text
             if self._pool_from_prompt:
                 text.read(ctx.tokens[row])
             text.draft(row, int(ctx.tokens[row][-1]), plan.depth[row], tokens, parents)
@@ -71,20 +70,20 @@ class Lookahead:
         logits = step.scores.logits
         if logits is None:
             return
-        rows, last, forest = list[tuple[_Text, SamplingParams]](), list[int](), step.draft.tree.forest
+        rows, last, forest = list[_Text](), list[int](), step.draft.tree.forest
         for row, slot in enumerate(step.ctx.slots):
             text = self._texts.get(slot)
             if text is not None and text.last:  # else the window was not drafted, or another drafter drafted
                 nodes = forest.nodes[row]
                 last += [nodes[local] for local in text.last]
-                rows.append((text, step.ctx.sampling[row]))
+                rows.append(text)
         if not last:
             return
         # argmax also at temperature > 0: the lookahead window converges better without sampling noise
         chosen, at = argmax(logits[last]).tolist(), 0
-        for text, params in rows:
+        for text in rows:
             end = at + len(text.last)
-            text.advance(chosen[at:end], params.stop)
+            text.advance(chosen[at:end])
             at, text.last = end, []
 
     def release(self, slots: Sequence[int]) -> None:
@@ -93,22 +92,28 @@ class Lookahead:
 
 
 class _Text:
-    """The window of one request, and its pool of up to `guesses` n-grams per first token."""
+    """The window of one request, and its pool of up to `guesses` n-grams per first token. Nothing is drafted
+    behind a token of `stop`, so the window has none of them; without other tokens there is no window."""
 
-    def __init__(self, tokens: list[int], columns: int, ngram: int, guesses: int) -> None:
-        self._ngram, self._guesses = ngram, guesses
-        self._prompt, self._num_read = tokens, 0
+    def __init__(
+        self, tokens: list[int], columns: int, ngram: int, guesses: int, stop: Sequence[int]
+    ) -> None:
+        self._ngram, self._guesses, self._stop = ngram, guesses, stop
+        self._num_read = 0
+        self._fillers = [token for token in tokens if token not in stop]
         self._pool: dict[int, dict[tuple[int, ...], None]] = {}  # first token -> n-gram rests, oldest first
         # one column is dropped for each of the `ngram` - 2 rows to come, so row 0 starts that much wider
         self.rows = (
-            [[self._initial_token(column) for column in range(columns + ngram - 2)]] if columns else []
+            [[self._initial_token(column) for column in range(columns + ngram - 2)]]
+            if columns and self._fillers
+            else []
         )
         # nodes of the window's last row, numbered within the draft tree of the request's row; empty if the
         # window was not drafted in the step, or was learned from
         self.last: list[int] = []
 
     def _initial_token(self, index: int) -> int:
-        return self._prompt[STRIDE * (index + 1) % len(self._prompt)]
+        return self._fillers[STRIDE * (index + 1) % len(self._fillers)]
 
     def read(self, text: torch.Tensor) -> None:
         """Store the n-grams of the text that end in tokens added since the last call."""
@@ -138,6 +143,8 @@ class _Text:
                     parents.append(node)
                     tokens.append(token)
                 node = below
+                if token in self._stop:
+                    break
         self.last = []
         if not self.rows or len(self.rows[0]) + len(self.rows) - 2 > depth:
             return
@@ -152,12 +159,14 @@ class _Text:
             last = list(range(first, len(parents)))
         self.last = [0 if node == row else node - before for node in last]
 
-    def advance(self, new: list[int], stop: Sequence[int]) -> None:
+    def advance(self, new: list[int]) -> None:
         """Append `new` as the next row of the window; if the window is full, store its columns as n-grams and
         drop row 0."""
         if not new:
             return
-        new = [self._initial_token(column) if token in stop else token for column, token in enumerate(new)]
+        new = [
+            self._initial_token(column) if token in self._stop else token for column, token in enumerate(new)
+        ]
         self.rows.append(new)
         if len(self.rows) < self._ngram:  # the window is not full yet
             self.rows = [each[1:] for each in self.rows]
