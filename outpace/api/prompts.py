@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -34,21 +34,25 @@ def encode(
     where: str = "the prompt",
     *,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    check: Callable[[str], object] | None = None,
 ) -> list[int]:
     """The token ids of one prompt, special tokens of the tokenizer or chat template included.
 
     Raises ValueError for an empty or malformed prompt, for ids outside 0 to `vocab` - 1, or without the
     tokenizer that text and messages need. `where` names the prompt in the message. `tools`: the functions
-    that a chat model may call, in the form of OpenAI's API.
+    that a chat model may call, in the form of OpenAI's API. `check` is called with the text that is about to
+    be tokenized, and may raise.
     """
     given = prompt if isinstance(prompt, str) else _plain(prompt, where)
     if isinstance(given, str):
         if not given:
             raise ValueError(f"{where} is empty: give it some text")
         check_text(given, where)
+        if check is not None:
+            check(given)
         tokens = required(tokenizer, "text")(given)["input_ids"]
     elif given and isinstance(given[0], Mapping):
-        tokens = chat(tokenizer, given, tools)
+        tokens = chat(tokenizer, given, tools, check)
     else:
         tokens = _token_ids(given, where, "text, a list of token ids, or a list of chat messages", vocab)
     if not tokens:
@@ -92,9 +96,13 @@ def _prediction(tokenizer: Any, prediction: Prediction | None, vocab: int) -> li
 
 
 def chat(
-    tokenizer: Any, messages: Sequence[Any], tools: Sequence[Mapping[str, Any]] | None = None
+    tokenizer: Any,
+    messages: Sequence[Any],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    check: Callable[[str], object] | None = None,
 ) -> list[int]:
-    """Token ids of chat messages in the model's chat template, generation prompt included.
+    """Token ids of chat messages in the model's chat template, generation prompt included. `check` is called
+    with their text in it before that is tokenized.
 
     Raises ValueError without a tokenizer or chat template, for a message without role or content, and for
     messages that the template refuses.
@@ -106,20 +114,25 @@ def chat(
     wrong = [m for m in messages if not isinstance(m, Mapping) or not {"role", "content"} <= m.keys()]
     if wrong:
         raise ValueError(f"a chat message has a role and a content, but this one has not: {wrong[0]!r}")
-    try:
-        encoded = tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
-            tools=None if tools is None else list(tools),
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-        )
-    except TemplateError as error:
-        raise ValueError(f"the model's chat template refuses the messages: {error}") from error
-    except Exception as error:  # a template is a program, and is given values that it does not expect
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"the model's chat template cannot use the messages ({reason})") from error
-    return encoded["input_ids"]
+
+    def applied(*, tokenize: bool) -> Any:
+        try:
+            return tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=None if tools is None else list(tools),
+                add_generation_prompt=True,
+                tokenize=tokenize,
+                return_dict=tokenize,
+            )
+        except TemplateError as error:
+            raise ValueError(f"the model's chat template refuses the messages: {error}") from error
+        except Exception as error:  # a template is a program, and is given values that it does not expect
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"the model's chat template cannot use the messages ({reason})") from error
+
+    if check is not None:
+        check(applied(tokenize=False))
+    return applied(tokenize=True)["input_ids"]
 
 
 def required(tokenizer: Any, what: str) -> Any:

@@ -55,6 +55,8 @@ class Settings:
     params: SamplingParams
     stop: tuple[str, ...] = ()  # stop strings
     special_tokens: Mapping[int, str] = field(default_factory=dict)  # by id, if stop strings name some
+    include_stop: bool = False  # the text has the stop string, or the stop token, that ended it
+    skip_special_tokens: bool = True  # the text has no special tokens
     grammar: Callable[[], Grammar] | None = None  # returns a new grammar matcher for one row
 
     def row_params(self, seed: int, max_new_tokens: int) -> SamplingParams:
@@ -80,6 +82,9 @@ def resolve_settings(
     grammar: str | None = None,
     json_schema: str | Mapping[str, Any] | None = None,
     ignore_eos: bool = False,
+    stop_token_ids: Sequence[int] = (),  # end the text too, also with ignore_eos
+    include_stop_str_in_output: bool = False,  # the text has the stop string or token that ended it
+    skip_special_tokens: bool = True,  # the text has no special tokens
 ) -> Settings:
     """Settings of a call: given values, else the checkpoint's defaults, else those of SamplingParams.
 
@@ -97,23 +102,37 @@ def resolve_settings(
     found["logit_bias"] = tuple((suppressed | _biases(given.get("logit_bias"))).items())
     found["bad_words"] = _bad_words(found.get("bad_words", ()), tokenizer)
     strings = _strings(stop) + _strings(getattr(defaults, "stop_strings", None))
-    ends = [*(() if ignore_eos else end_tokens(defaults, tokenizer)), *_special_tokens(strings, tokenizer)]
-    found["stop"] = tuple(token for token in dict.fromkeys(ends) if vocab is None or token < vocab)
+    _check_tokens("stop_token_ids", stop_token_ids, vocab)
+    named = [*(() if ignore_eos else end_tokens(defaults, tokenizer)), *_special_tokens(strings, tokenizer)]
+    ends = tuple(token for token in dict.fromkeys(named) if vocab is None or token < vocab)
+    found["stop"] = tuple(dict.fromkeys((*ends, *stop_token_ids)))
     params = SamplingParams(**found)
     _check_supported(defaults, sampled=params.temperature > 0)
     _check_tokens("logit_bias", [token for token, _ in params.logit_bias], vocab)
     _check_tokens("bad_words", [token for word in params.bad_words for token in word], vocab)
     make_grammar = None
     if grammar is not None or json_schema is not None:
-        make_grammar = compile_grammar(
-            tokenizer, vocab or 0, params.stop, grammar=grammar, json_schema=json_schema
-        )
+        # without `stop_token_ids`, which may be a part of the text that follows the grammar
+        make_grammar = compile_grammar(tokenizer, vocab or 0, ends, grammar=grammar, json_schema=json_schema)
     return Settings(
         params,
         strings,
-        special_tokens(strings, tokenizer),
+        special_tokens(strings, tokenizer) if skip_special_tokens else {},
+        include_stop_str_in_output,
+        skip_special_tokens,
         make_grammar,
     )
+
+
+def generation_overrides(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of SamplingParams from settings by their names in generation_config.json, or by their own.
+    ValueError for other names."""
+    own = {each.name for each in PARAMETERS} - {"stop", "seed", "grammar"}
+    names = {IN_GENERATION_CONFIG.get(name, name): name for name in own} | {name: name for name in own}
+    if unknown := sorted(given.keys() - names):
+        known = ", ".join(sorted(names))
+        raise ValueError(f"{unknown[0]} is no sampling default that can be set: use {known}")
+    return {names[name]: value for name, value in given.items()}
 
 
 def end_tokens(defaults: Any, tokenizer: Any) -> tuple[int, ...]:
@@ -156,7 +175,9 @@ def _biases(given: Mapping[Any, float] | None) -> dict[int, float]:
         items = (given or {}).items()
         return {int(key) if isinstance(key, str) else index(key): float(bias) for key, bias in items}
     except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"logit_bias maps token ids to numbers, as in {{42: -5}}, not {given!r}") from error
+        raise ValueError(
+            f"logit_bias maps token ids to numbers, as in {{42: -5}}, not {given!r:.60}"
+        ) from error
 
 
 def _bad_words(given: Words, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
@@ -183,7 +204,7 @@ def _bad_words(given: Words, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _check_tokens(name: str, tokens: Sequence[int], vocab: int | None) -> None:
-    unknown = [token for token in tokens if vocab is not None and token >= vocab]
+    unknown = [token for token in tokens if token < 0 or (vocab is not None and token >= vocab)]
     if unknown:
         raise ValueError(
             f"{name} names token {unknown[0]}, but the model's tokens are 0 to {(vocab or 1) - 1}"

@@ -8,12 +8,11 @@ from typing import Any
 
 from outpace.serving.http.errors import ApiError, bad_request
 from outpace.serving.http.schemas.fields import SamplingBody
+from outpace.serving.http.schemas.structured import ANY_OBJECT
 from outpace.serving.http.service import Service
 from outpace.serving.http.tool_calls import ForcedCall, OutputParser, TaggedCalls, TextOutput
 from outpace.serving.http.tools import AUTO, Tool, Toolbox
 from outpace.serving.request import GenerationRequest
-
-ANY_OBJECT = {"type": "object", "additionalProperties": True}  # schema of response_format json_object
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,14 @@ def prepare(
     *,
     n: int = 1,  # samples
     num_top: int | None,  # number of most probable tokens per Logprob; None: no log probabilities
+    num_prompt_top: int | None = None,  # as num_top, for the tokens of the prompt
     prediction: str | None = None,
+    parallel_tool_calls: bool = True,
     include_steps: bool = False,  # pieces have the records of their steps
 ) -> tuple[list[GenerationRequest], Callable[[], OutputParser]]:
     """The samples of a request, and a function that returns a parser for the text of one of them. ApiError
     for invalid values."""
-    service.check(body)
+    service.check_model(body.model)
     schema = conversation.json_schema
     try:
         toolbox = Toolbox(conversation.tools, conversation.tool_choice or AUTO)
@@ -47,6 +48,8 @@ def prepare(
             raise ValueError("tool_choice forces a call, so the format of text cannot be given: leave it out")
         if toolbox.is_forced:
             schema = toolbox.schema()
+        if not parallel_tool_calls and toolbox.may_call and not toolbox.is_forced:
+            raise ValueError("parallel_tool_calls is false, which needs a forced call: set tool_choice")
     except ValueError as error:
         raise bad_request(error, type(body).model_fields) from error
     prompt = service.encode(list(conversation.messages), conversation.param, toolbox.for_template())
@@ -55,6 +58,7 @@ def prepare(
         [prompt],
         n=n,
         num_top=num_top,
+        num_prompt_top=num_prompt_top,
         prediction=prediction,
         json_schema=schema,
         include_steps=include_steps,

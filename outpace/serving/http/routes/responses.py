@@ -61,7 +61,8 @@ def _prepare(service: Service, body: ResponseBody) -> tuple[list[GenerationReque
     )
     asks = body.top_logprobs is not None or LOGPROBS in (body.include or ())
     num_top = (body.top_logprobs or 0) if asks else None
-    requests, parser = prepare(service, body, conversation, num_top=num_top)
+    parallel = body.parallel_tool_calls is not False
+    requests, parser = prepare(service, body, conversation, num_top=num_top, parallel_tool_calls=parallel)
     return requests, _Answer(service, body, requests, parser())
 
 
@@ -88,11 +89,11 @@ class _Answer:
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "metadata": body.metadata or {},
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "store": False,
-            "temperature": body.temperature,
-            "top_p": body.top_p,
+            "temperature": body.sampling().get("temperature"),
+            "top_p": body.sampling().get("top_p"),
             "text": given.get("text", {"format": {"type": "text"}}),
             "tool_choice": given.get("tool_choice", "auto"),
             "tools": given.get("tools", []),

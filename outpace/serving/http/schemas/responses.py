@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, Strict
+from pydantic import BaseModel, Field
 
-from outpace.serving.http.schemas.fields import MAX_TOP_LOGPROBS, Flag, SamplingBody, Whole
+from outpace.serving.http.schemas.closed import Closed
+from outpace.serving.http.schemas.fields import MAX_MESSAGES, Flag, NumTop, SamplingBody, Whole
 from outpace.serving.http.schemas.messages import Content, called, text_of
 
 
@@ -49,16 +51,20 @@ class FunctionOutput(BaseModel):
         return {"role": "tool", "content": text_of(self.output), "tool_call_id": self.call_id}
 
 
-class TextFormat(BaseModel):
+class TextFormat(Closed):
     """The format of the generated text."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
+    description: str | None = None
+    strict: Flag | None = None  # no effect: the output always follows the schema
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
 
-class TextOptions(BaseModel):
+class TextOptions(Closed):
     """Options of the generated text."""
+
+    neutral: ClassVar[Mapping[str, Any]] = {"verbosity": "medium"}
 
     format: TextFormat | None = None
 
@@ -82,14 +88,21 @@ class NamedFunction(BaseModel):
 class ResponseBody(SamplingBody):
     """The JSON body of POST /v1/responses."""
 
-    input: str | Annotated[list[InputMessage | FunctionCall | FunctionOutput], Field(min_length=1)]
+    input: (
+        str
+        | Annotated[
+            list[InputMessage | FunctionCall | FunctionOutput],
+            Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES),
+        ]
+    )
     instructions: str | None = None
     max_output_tokens: Whole | None = None
     text: TextOptions | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    parallel_tool_calls: Flag | None = None
     include: list[str] | None = None  # "message.output_text.logprobs" asks for log probabilities
-    top_logprobs: Annotated[int, Strict(), Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: NumTop | None = None
     metadata: dict[str, str] | None = None  # returned as it is
     previous_response_id: str | None = None  # refused: the server stores no responses
     background: Flag | None = None  # refused if true
@@ -103,4 +116,4 @@ class ResponseBody(SamplingBody):
         if self.tool_choice not in (None, "none", "auto"):
             return "tools"
         is_text = self.text is None or self.text.format is None or self.text.format.type == "text"
-        return None if is_text else "text.format"
+        return super().schema_field if is_text else "text.format"
