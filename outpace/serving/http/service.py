@@ -176,7 +176,8 @@ class Service:
             for constraint in constraints:
                 check_schema(constraint.value, constraint.field)
                 followed = constraint.for_settings()
-                check_schema(*followed.values(), constraint.field)
+                for value in followed.values():
+                    check_schema(value, constraint.field)
             settings = resolve_settings(
                 given,
                 self._defaults,

@@ -107,13 +107,12 @@ class Body(Closed):
 
 def _field(parameter: Any) -> tuple[Any, Any]:
     """Type and default of the request field for a sampling parameter."""
-    kind = TYPES.get(parameter.name) or (Whole if isinstance(parameter.default, int) else Number)
+    kind: Any = TYPES.get(parameter.name) or (Whole if isinstance(parameter.default, int) else Number)
     return kind | None, Field(None, description=parameter.metadata["help"])
 
 
-SamplingFields = create_model(
-    "SamplingFields", __base__=Body, **{each.name: _field(each) for each in SAMPLING}
-)
+OF_PARAMETERS: dict[str, Any] = {each.name: _field(each) for each in SAMPLING}
+SamplingFields = create_model("SamplingFields", __base__=Body, **OF_PARAMETERS)
 
 
 class SamplingBody(SamplingFields):
