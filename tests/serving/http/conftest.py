@@ -27,6 +27,7 @@ KEY = "some-key"
 SERVICE = (
     "chat_template",
     "max_length",
+    "overrides",
     "max_rows",
     "max_waiting",
     "kv_bytes",
