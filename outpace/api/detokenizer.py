@@ -39,8 +39,9 @@ class Detokenizer:
         self._tokenizer, self._min_tokens = tokenizer, min_tokens
         self._ends, self._include_stop = frozenset(ends), include_stop
         self._skip_special_tokens = skip_special_tokens
-        hidden = {token: text for token, text in special_tokens.items() if token not in shown}
-        self._stop = StopStrings(stop, hidden) if stop else None
+        hidden = special_tokens.items() if skip_special_tokens else ()
+        written_out = {token: text for token, text in hidden if token not in shown}
+        self._stop = StopStrings(stop, written_out) if stop else None
         # the last tokens, decoded together, and the text of the first `_num_read` of them, after which a
         # character is complete
         self._window, self._read, self._num_read = self._end_of(prompt)

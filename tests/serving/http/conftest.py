@@ -28,6 +28,7 @@ SERVICE = (
     "chat_template",
     "max_length",
     "overrides",
+    "use_defaults",
     "max_rows",
     "max_waiting",
     "kv_bytes",

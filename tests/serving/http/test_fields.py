@@ -94,6 +94,25 @@ def test_a_field_that_is_not_supported_is_refused_by_name(
 
 
 @pytest.mark.parametrize("path", list(BODIES))
+def test_fields_of_conversations_are_known(running: Any, path: str) -> None:
+    given = {"include_reasoning": True, "chat_template": None}
+    refused = {"thinking_token_budget": 3, "chat_template_kwargs": {"a": 1}, "parallel_tool_calls": True}
+    if path == TEXT_PATH:
+        for name, value in refused.items():
+            status, found, _ = running.call(path, BODIES[path] | {name: value})
+            assert (status, found["error"]["param"]) == (400, name)
+    else:
+        given |= {"thinking_token_budget": -1, "chat_template_kwargs": {}, "parallel_tool_calls": True}
+    if path == CHAT_PATH:
+        given |= {"continue_final_message": False, "add_generation_prompt": True, "reasoning_effort": "high"}
+    if path == RESPONSE_PATH:
+        given |= {"reasoning": {"effort": "high", "summary": "auto"}}
+        status, found, _ = running.call(path, BODIES[path] | {"reasoning": {"budget": 3}})
+        assert (status, found["error"]["param"]) == (400, "reasoning.budget")
+    assert running.call(path, BODIES[path] | given)[0] == 200
+
+
+@pytest.mark.parametrize("path", list(BODIES))
 def test_fields_without_effect_are_accepted(running: Any, path: str) -> None:
     without_effect = {
         "metadata": {"a": "b"},
@@ -160,8 +179,10 @@ def test_special_tokens_are_in_the_text_if_asked_for(client: Any, model: Any) ->
     [choice] = complete(client, logit_bias={str(end): 100}, extra_body=extra).choices
     assert (choice.text, choice.finish_reason) == ("", "stop")
     extra["include_stop_str_in_output"] = True
-    [choice] = complete(client, logit_bias={str(end): 100}, extra_body=extra).choices
+    [choice] = complete(client, logit_bias={str(end): 100}, logprobs=0, extra_body=extra).choices
     assert (choice.text, choice.finish_reason) == (model.tokenizer.eos_token, "stop")
+    places = complete(client, **bias, logprobs=0, extra_body=extra).choices[0].logprobs.text_offset
+    assert places == [0, len("<|user|>")]
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]}
@@ -257,3 +278,35 @@ def test_a_single_tool_call_needs_a_forced_one(running: Any) -> None:
     forced = given | {"tool_choice": "required", "max_tokens": 60}
     assert running.call(CHAT_PATH, BODIES[CHAT_PATH] | forced)[0] == 200
     assert running.call(CHAT_PATH, BODIES[CHAT_PATH] | {"parallel_tool_calls": False})[0] == 200
+
+
+@pytest.mark.parametrize("choice", [{}, {"tool_choice": "required"}])
+@pytest.mark.parametrize("path", [CHAT_PATH, RESPONSE_PATH])
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        ("guided_choice", {"guided_choice": ["a"]}),
+        ("structured_outputs.regex", {"structured_outputs": {"regex": "a"}}),
+        ("response_format", {"response_format": {"type": "json_object"}}),
+        ("text.format", {"text": {"format": {"type": "json_object"}}}),
+    ],
+)
+def test_a_constraint_beside_tools_that_may_be_called_is_refused(
+    running: Any, path: str, choice: dict[str, Any], field: str, given: dict[str, Any]
+) -> None:
+    if {"response_format": RESPONSE_PATH, "text.format": CHAT_PATH}.get(field) == path:
+        pytest.skip("a field of the other route")
+    function = {"name": "f", "parameters": SCHEMA}
+    tool = {"type": "function"} | ({"function": function} if path == CHAT_PATH else function)
+    status, found, _ = running.call(path, BODIES[path] | {"tools": [tool]} | choice | given)
+    assert (status, found["error"]["param"]) == (400, "tools")
+    assert f"in the format that {field} gives" in found["error"]["message"]
+
+
+def test_arguments_of_a_forced_call_have_no_end_of_text(running: Any) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
+    given = {"tools": tools, "tool_choice": "required", "max_tokens": 60, "skip_special_tokens": False}
+    given |= {"include_stop_str_in_output": True}
+    _, found, _ = running.call(CHAT_PATH, BODIES[CHAT_PATH] | given)
+    [call] = found["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["a"] in (1, 2)

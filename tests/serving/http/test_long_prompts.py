@@ -121,3 +121,14 @@ def test_a_tokenizer_with_unknown_characters_has_no_bound(model: Any) -> None:
             return b"ab"[token : token + 1]  # all other bytes are one unknown token
 
     assert LeastTokens(cast(TokenBytes, Bytes()), 2).exceeds("z" * 10_000, 0) == 0
+
+
+def test_variables_of_the_template_count_too(
+    running: Any, watched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ mood }}"
+    monkeypatch.setattr(running.service.tokenizer, "chat_template", template)
+    for path, body in ((CHAT_PATH, CHAT), (RESPONSE_PATH, {"input": "Hello"})):
+        status, found, _ = running.call(path, body | {"chat_template_kwargs": {"mood": TEXT * 10_000}})
+        assert status == 400 and "at least" in found["error"]["message"]
+    assert not watched.lengths

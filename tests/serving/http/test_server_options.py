@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import urllib.request
+from dataclasses import replace
 from typing import Any
 
 import openai
 import pytest
+from transformers import GenerationConfig
 
 import outpace
 
@@ -80,3 +82,34 @@ def test_the_maximum_length_is_the_one_asked_for(model: Any, serve: Any) -> None
         assert running.client().models.list().data[0].max_model_len == 20
         with pytest.raises(openai.BadRequestError, match="at most 20"):
             complete(running, prompt=CODE * 10)
+
+
+def test_without_its_settings_a_checkpoint_still_ends_its_texts(model: Any, serve: Any) -> None:
+    [plain] = outpace.generate(model, CODE, "autoregressive", max_tokens=16)
+    end = next(each for each in plain.tokens[4:] if each not in plain.tokens[:4])
+    defaults = GenerationConfig(eos_token_id=[0, end], repetition_penalty=1.8, max_length=9, num_beams=4)
+    options = {"use_defaults": False, "overrides": {"temperature": 0, "min_new_tokens": 2}}
+    with serve(replace(model, defaults=defaults), **options) as running:
+        [choice] = complete(running).choices
+    before = plain.tokens[: plain.tokens.index(end)]
+    assert (choice.text, choice.finish_reason) == (model.tokenizer.decode(before), "stop")
+
+
+@pytest.mark.parametrize(("overrides", "most"), [({}, None), ({"max_new_tokens": 28}, 28)])
+def test_an_answer_without_a_limit_ends_at_the_checkpoints_max_length(
+    model: Any, serve: Any, overrides: dict[str, Any], most: int | None
+) -> None:
+    given = {"model": "zoo", "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0}
+    given |= {"extra_body": {"ignore_eos": True}}
+    limited = replace(model, defaults=GenerationConfig(max_length=24))
+    with serve(limited, overrides=overrides) as running:
+        client = running.client()
+        free = client.chat.completions.create(**given)
+        assert free.usage.completion_tokens == (most or 24 - free.usage.prompt_tokens)
+        assert free.choices[0].finish_reason == "length"
+        asked = client.chat.completions.create(**given, max_tokens=40)
+        assert asked.usage.completion_tokens == min(40, most or 40)
+        if not overrides:
+            long = given | {"messages": [{"role": "user", "content": CODE * 20}]}
+            with pytest.raises(openai.BadRequestError, match="max_length 24.*: set max_completion_tokens"):
+                client.chat.completions.create(**long)
