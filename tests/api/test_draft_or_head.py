@@ -133,9 +133,9 @@ def test_a_greedy_verifier_does_not_judge_the_drafts_of_exact_methods(loaded: An
 def test_methods_of_a_server_have_its_draft_unless_they_have_a_head(loaded: Any, folder: str) -> None:
     target, draft = loaded
     first = get("speculative-sampling"), {"draft": draft}
-    found, _ = open_methods(target, *first, [("rasd", {}), ("reader", {"head": folder})])
+    found = open_methods(target, *first, [("rasd", {}), ("reader", {"head": folder})])
     assert drafter_of(found["rasd"]) is DraftModel and drafter_of(found["reader"]) is FeatureDrafter
-    found, _ = open_methods(target, get("rasd"), {"head": folder}, [("reader", {"draft": draft})])
+    found = open_methods(target, get("rasd"), {"head": folder}, [("reader", {"draft": draft})])
     assert drafter_of(found["rasd"]) is FeatureDrafter and drafter_of(found["reader"]) is DraftModel
     with pytest.raises(ValueError, match="reader needs draft or head"):
         open_methods(target, get("rasd"), {"head": folder}, [("reader", {})])
