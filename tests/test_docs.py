@@ -90,6 +90,7 @@ RUN_ELSEWHERE = {
             "python ask.py",
             "python steps.py",
             "python tools.py",
+            "python choice.py",
         ),
         ("Makefile", "scripts/serve_demo.py README.md docs/serving.md"),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -30,11 +30,18 @@ class Detokenizer:
         min_tokens: int = 0,  # stop strings completed within the first `min_tokens` new tokens are ignored
         special_tokens: Mapping[int, str] = MappingProxyType({}),  # those that stop strings may name
         shown: Mapping[int, str] = MappingProxyType({}),  # special tokens that the text has all the same
+        *,
+        ends: Collection[int] = (),  # tokens that have no text, as they end it; also if they are in `shown`
+        include_stop: bool = False,  # the text has the stop string that ended it
+        skip_special_tokens: bool = True,  # but those of `shown`
     ) -> None:
-        self._shown = shown
+        self._shown = shown if skip_special_tokens else {}  # which the tokenizer leaves out
         self._tokenizer, self._min_tokens = tokenizer, min_tokens
-        hidden = {token: text for token, text in special_tokens.items() if token not in shown}
-        self._stop = StopStrings(stop, hidden) if stop else None
+        self._ends, self._include_stop = frozenset(ends), include_stop
+        self._skip_special_tokens = skip_special_tokens
+        hidden = special_tokens.items() if skip_special_tokens else ()
+        written_out = {token: text for token, text in hidden if token not in shown}
+        self._stop = StopStrings(stop, written_out) if stop else None
         # the last tokens, decoded together, and the text of the first `_num_read` of them, after which a
         # character is complete
         self._window, self._read, self._num_read = self._end_of(prompt)
@@ -86,6 +93,8 @@ class Detokenizer:
 
     def _extend(self, tokens: Sequence[int]) -> None:
         self.num_tokens += len(tokens)
+        if tokens and tokens[-1] in self._ends:
+            tokens = tokens[:-1]
         if len(tokens) > 1 and len(self._window) + len(tokens) <= self._longest:
             text = self._decode([*self._window, *tokens])
             if INCOMPLETE not in text:  # the usual case: one decoding for all tokens
@@ -150,7 +159,9 @@ class Detokenizer:
         return texts + self._decoded(tokens[start:])
 
     def _decoded(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return self._tokenizer.decode(
+            tokens, skip_special_tokens=self._skip_special_tokens, clean_up_tokenization_spaces=False
+        )
 
     def _cut(self, before: int, token: int | None = None) -> bool:
         """Cut the text before the first stop string that ends in what `token` added after character `before`.
@@ -160,6 +171,6 @@ class Detokenizer:
         found = None if self._stop is None else self._stop.find(self._text, before, token)
         if found is None or self.num_tokens <= self._min_tokens:
             return False
-        at, self.stopped = found
-        self._text = self._text[:at]
+        begin, end, self.stopped = found
+        self._text = self._text[: end if self._include_stop else begin]
         return True

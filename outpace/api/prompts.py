@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from types import MappingProxyType
 from typing import Any
@@ -36,22 +36,26 @@ def encode(
     *,
     tools: Sequence[Mapping[str, Any]] | None = None,
     template: Mapping[str, Any] = MappingProxyType({}),
+    check: Callable[[str], object] | None = None,
 ) -> list[int]:
     """The token ids of one prompt, special tokens of the tokenizer or chat template included.
 
     Raises ValueError for an empty or malformed prompt, for ids outside 0 to `vocab` - 1, or without the
     tokenizer that text and messages need. `where` names the prompt in the message. `tools`: the functions
     that a chat model may call, in the form of OpenAI's API. `template`: arguments of the tokenizer's
-    apply_chat_template, variables of the template among them.
+    apply_chat_template, variables of the template among them. `check` is called with the text that is about
+    to be tokenized, and may raise.
     """
     given = prompt if isinstance(prompt, str) else _plain(prompt, where)
     if isinstance(given, str):
         if not given:
             raise ValueError(f"{where} is empty: give it some text")
         check_text(given, where)
+        if check is not None:
+            check(given)
         tokens = required(tokenizer, "text")(given)["input_ids"]
     elif given and isinstance(given[0], Mapping):
-        tokens = chat(tokenizer, given, tools, template)
+        tokens = chat(tokenizer, given, tools, template, check)
     else:
         tokens = _token_ids(given, where, "text, a list of token ids, or a list of chat messages", vocab)
     if not tokens:
@@ -99,9 +103,11 @@ def chat(
     messages: Sequence[Any],
     tools: Sequence[Mapping[str, Any]] | None = None,
     template: Mapping[str, Any] = MappingProxyType({}),
+    check: Callable[[str], object] | None = None,
 ) -> list[int]:
     """Token ids of chat messages in the model's chat template, generation prompt included unless `template`,
-    the arguments of apply_chat_template, says otherwise.
+    the arguments of apply_chat_template, says otherwise. `check` is called with their text in it before that
+    is tokenized.
 
     Raises ValueError without a tokenizer or chat template, for a message without role or content, and for
     messages that the template refuses.
@@ -113,20 +119,25 @@ def chat(
     wrong = [m for m in messages if not isinstance(m, Mapping) or not {"role", "content"} <= m.keys()]
     if wrong:
         raise ValueError(f"a chat message has a role and a content, but this one has not: {wrong[0]!r}")
-    try:
-        encoded = tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
-            tools=None if tools is None else list(tools),
-            tokenize=True,
-            return_dict=True,
-            **{"add_generation_prompt": True} | dict(template),
-        )
-    except TemplateError as error:
-        raise ValueError(f"the model's chat template refuses the messages: {error}") from error
-    except Exception as error:  # a template is a program, and is given values that it does not expect
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"the model's chat template cannot use the messages ({reason})") from error
-    return encoded["input_ids"]
+
+    def applied(*, tokenize: bool) -> Any:
+        try:
+            return tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=None if tools is None else list(tools),
+                tokenize=tokenize,
+                return_dict=tokenize,
+                **{"add_generation_prompt": True} | dict(template),
+            )
+        except TemplateError as error:
+            raise ValueError(f"the model's chat template refuses the messages: {error}") from error
+        except Exception as error:  # a template is a program, and is given values that it does not expect
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"the model's chat template cannot use the messages ({reason})") from error
+
+    if check is not None:
+        check(applied(tokenize=False))
+    return applied(tokenize=True)["input_ids"]
 
 
 def required(tokenizer: Any, what: str) -> Any:

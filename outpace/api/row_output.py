@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from outpace.api.detokenizer import Detokenizer
 from outpace.api.logprobs import Logprob, logprobs
+from outpace.api.prompt_logprobs import PromptLogprob
 from outpace.api.row_step import RowStep
 from outpace.api.settings import Settings
 from outpace.api.statistics import Statistics, StepCounter
@@ -21,7 +23,7 @@ from outpace.core.contracts import Step, TargetProbs
 class Result:
     """The text generated for one prompt, its token ids and its statistics."""
 
-    text: str  # without special tokens and without the stop string
+    text: str  # without special tokens and without the stop string, unless they were asked for
     tokens: list[int]  # ids of all new tokens, a final end-of-text token included
     statistics: Statistics
     finish_reason: str | None  # "stop", "length" (max_tokens reached), or None if decoding was interrupted
@@ -29,6 +31,8 @@ class Result:
     logprobs: list[Logprob] | None = None  # one per token; None if not requested
     # of a LOSSY method: whose distribution the text has instead of the target's; None: the target's
     reference: str | None = None
+    # of the prompt's tokens, None for the first; None: not requested. Only servers offer them
+    prompt_logprobs: list[PromptLogprob | None] | None = None
 
     def as_dict(self, tokenizer: Any = None) -> dict[str, Any]:
         """All fields as JSON values; with a tokenizer, log probabilities include the text of each token."""
@@ -79,18 +83,24 @@ class RowOutput:
         self._reference = reference
         self._index, self._seed, self._settings, self._num_top = index, seed, settings, num_top
         self._num_prompt_tokens = len(prompt)
-        minimum = settings.params.min_tokens
-        self._detokenizer = (
-            Detokenizer(tokenizer, prompt, settings.stop, minimum, settings.special_tokens, settings.shown)
-            if tokenizer
-            else None
+        text_of = partial(
+            Detokenizer,
+            tokenizer,
+            prompt,
+            shown=settings.shown,
+            ends=() if settings.include_stop else settings.params.stop,
+            include_stop=settings.include_stop,
+            skip_special_tokens=settings.skip_special_tokens,
         )
+        minimum, special = settings.params.min_tokens, settings.special_tokens
+        self._detokenizer = text_of(settings.stop, minimum, special) if tokenizer else None
         # texts of single tokens, also of those that `_detokenizer` holds back or cuts off
-        self._token_texts = Detokenizer(tokenizer, prompt, shown=settings.shown) if include_steps else None
+        self._token_texts = text_of() if include_steps else None
         self._logprobs: list[Logprob] = []
         self._counter = StepCounter()
         self._tokens: list[int] = []
         self._began, self._end = perf_counter(), None
+        self.prompt_logprobs: list[PromptLogprob | None] | None = None
         self.num_cached_tokens = 0  # tokens of the prompt that the target did not read, see Statistics
 
     def stops(self, text: Tensor) -> bool:  # (T,) tokens of prompt and output
@@ -163,7 +173,8 @@ class RowOutput:
         )
         found = None if self._num_top is None else self._logprobs
         text = detokenizer.text if detokenizer else ""
-        return Result(text, tokens, statistics, reason, why, found, self._reference)
+        prompt = self.prompt_logprobs
+        return Result(text, tokens, statistics, reason, why, found, self._reference, prompt)
 
 
 def _texts(detokenizer: Detokenizer, tokens: Sequence[int], *, finished: bool) -> list[str]:

@@ -56,8 +56,11 @@ class Settings:
     params: SamplingParams
     stop: tuple[str, ...] = ()  # stop strings
     special_tokens: Mapping[int, str] = field(default_factory=dict)  # by id, if stop strings name some
+    include_stop: bool = False  # the text has the stop string, or the stop token, that ended it
+    skip_special_tokens: bool = True  # the text has no special tokens but those of `shown`
     grammar: Callable[[], Grammar] | None = None  # returns a new grammar matcher for one row
     shown: Mapping[int, str] = field(default_factory=dict)  # special tokens by id that the text has
+    ends: tuple[int, ...] = ()  # those of `params.stop` that the caller did not name as stop_token_ids
     # most tokens of prompt and new text together: the checkpoint's, where no number of new tokens is set
     max_length: int | None = None
 
@@ -97,7 +100,10 @@ def resolve_settings(
     grammar: str | None = None,
     json_schema: str | Mapping[str, Any] | None = None,
     ignore_eos: bool = False,
-    shown: Collection[str] = (),  # special tokens that the text has, of which it has none else
+    shown: Collection[str] = (),  # special tokens that the text has all the same
+    stop_token_ids: Sequence[int] = (),  # end the text too, also with ignore_eos
+    include_stop_str_in_output: bool = False,  # the text has the stop string or token that ended it
+    skip_special_tokens: bool = True,  # the text has no special tokens but those of `shown`
 ) -> Settings:
     """Settings of a call: given values, else the checkpoint's defaults, else those of SamplingParams.
 
@@ -117,33 +123,57 @@ def resolve_settings(
     found["logit_bias"] = tuple((suppressed | _biases(given.get("logit_bias"))).items())
     found["bad_words"] = _bad_words(found.get("bad_words", ()), tokenizer)
     strings = _strings(stop) + _strings(getattr(defaults, "stop_strings", None))
-    ends = [*(() if ignore_eos else end_tokens(defaults, tokenizer)), *_special_tokens(strings, tokenizer)]
-    found["stop"] = tuple(token for token in dict.fromkeys(ends) if vocab is None or token < vocab)
+    _check_tokens("stop_token_ids", stop_token_ids, vocab)
+    named = [*(() if ignore_eos else end_tokens(defaults, tokenizer)), *_special_tokens(strings, tokenizer)]
+    ends = tuple(token for token in dict.fromkeys(named) if vocab is None or token < vocab)
+    found["stop"] = tuple(dict.fromkeys((*ends, *stop_token_ids)))
     params = SamplingParams(**found)
     _check_supported(defaults, sampled=params.temperature > 0)
     _check_tokens("logit_bias", [token for token, _ in params.logit_bias], vocab)
     _check_tokens("bad_words", [token for word in params.bad_words for token in word], vocab)
     make_grammar = None
     if grammar is not None or json_schema is not None:
-        make_grammar = compile_grammar(
-            tokenizer, vocab or 0, params.stop, grammar=grammar, json_schema=json_schema
-        )
+        # without `stop_token_ids`, which may be a part of the text that follows the grammar
+        make_grammar = compile_grammar(tokenizer, vocab or 0, ends, grammar=grammar, json_schema=json_schema)
     return Settings(
         params,
         strings,
         special_tokens(strings, tokenizer),
+        include_stop_str_in_output,
+        skip_special_tokens,
         make_grammar,
-        {token: text for token, text in all_special_tokens(tokenizer).items() if text in shown}
-        if shown
-        else {},
+        _shown(shown, tokenizer, () if include_stop_str_in_output else found["stop"], skip_special_tokens),
+        ends,
         max_length,
     )
+
+
+def _shown(
+    names: Collection[str], tokenizer: Any, without: Sequence[int], skip_special_tokens: bool
+) -> dict[int, str]:
+    """Id -> text of the special tokens that the text has: those of these names or all, `without` some."""
+    if tokenizer is None or (skip_special_tokens and not names):
+        return {}
+    found = all_special_tokens(tokenizer).items()
+    wanted = names if skip_special_tokens else {text for _, text in found}
+    return {token: text for token, text in found if text in wanted and token not in without}
 
 
 def only_ends(defaults: Any) -> Any:
     """What ends a text, of the checkpoint's generation_config, without its sampling settings."""
     kept = ("eos_token_id", "stop_strings")
     return SimpleNamespace(**{name: getattr(defaults, name, None) for name in kept})
+
+
+def generation_overrides(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of SamplingParams from settings by their names in generation_config.json, or by their own.
+    ValueError for other names."""
+    own = {each.name for each in PARAMETERS} - {"stop", "seed", "grammar"}
+    names = {IN_GENERATION_CONFIG.get(name, name): name for name in own} | {name: name for name in own}
+    if unknown := sorted(given.keys() - names):
+        known = ", ".join(sorted(names))
+        raise ValueError(f"{unknown[0]} is no sampling default that can be set: use {known}")
+    return {names[name]: value for name, value in given.items()}
 
 
 def end_tokens(defaults: Any, tokenizer: Any) -> tuple[int, ...]:
@@ -186,7 +216,9 @@ def _biases(given: Mapping[Any, float] | None) -> dict[int, float]:
         items = (given or {}).items()
         return {int(key) if isinstance(key, str) else index(key): float(bias) for key, bias in items}
     except (TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"logit_bias maps token ids to numbers, as in {{42: -5}}, not {given!r}") from error
+        raise ValueError(
+            f"logit_bias maps token ids to numbers, as in {{42: -5}}, not {given!r:.60}"
+        ) from error
 
 
 def _bad_words(given: Words, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
@@ -213,7 +245,7 @@ def _bad_words(given: Words, tokenizer: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _check_tokens(name: str, tokens: Sequence[int], vocab: int | None) -> None:
-    unknown = [token for token in tokens if vocab is not None and token >= vocab]
+    unknown = [token for token in tokens if token < 0 or (vocab is not None and token >= vocab)]
     if unknown:
         raise ValueError(
             f"{name} names token {unknown[0]}, but the model's tokens are 0 to {(vocab or 1) - 1}"

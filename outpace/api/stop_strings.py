@@ -48,17 +48,21 @@ class StopStrings:
         self._shown = ""  # the text with special tokens; empty if no string names one
         self._places: list[tuple[int, int]] = []  # begin and end of each special token in `_shown`
 
-    def find(self, text: str, before: int, token: int | None = None) -> tuple[int, str] | None:
+    def find(self, text: str, before: int, token: int | None = None) -> tuple[int, int, str] | None:
         """Of the strings that end in what `token` added to the text after its first `before` characters, the
-        one that begins first: (where it begins in the text, the string). Called after every token."""
-        found = _found(self._plain, text, before)
+        one that begins first: (where it begins in the text, where it ends, the string). Called after every
+        token."""
+        found = [(at, at + len(word), word) for at, word in _found(self._plain, text, before)]
         if self._marked:
             start = len(self._shown)
             self._shown += text[before:]
             if token is not None and token in self._special:
                 self._places.append((len(self._shown), len(self._shown) + len(self._special[token])))
                 self._shown += self._special[token]
-            found += [(self._in_text(at), word) for at, word in _found(self._marked, self._shown, start)]
+            found += [
+                (self._in_text(at), self._in_text(at + len(word)), word)
+                for at, word in _found(self._marked, self._shown, start)
+            ]
         return min(found, default=None)
 
     def num_held(self, text: str) -> int:

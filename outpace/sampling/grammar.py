@@ -100,19 +100,44 @@ def compile_grammar(
             compiled = compiler.compile_json_schema(schema, any_whitespace=False)
     except (RuntimeError, ValueError, TypeError) as error:
         what = "grammar" if grammar is not None else "json_schema"
-        reason = POSITION.sub("", " ".join(str(error).split()))
-        raise ValueError(f"{what} cannot be read: {reason}") from error
+        raise ValueError(f"{what} cannot be read: {_reason(error)}") from error
     return lambda: GrammarState(xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(stop)), vocab)
+
+
+def regex_grammar(pattern: str) -> str:
+    """The grammar (EBNF) of the texts that a regular expression matches as a whole. ValueError for an invalid
+    one."""
+    try:
+        return str(_xgrammar().Grammar.from_regex(pattern))
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise ValueError(f"grammar cannot be read: {_reason(error)}") from error
+
+
+def choice_grammar(texts: Sequence[str]) -> str:
+    """The grammar (EBNF) of a choice between these texts. ValueError if one is empty."""
+    if not all(texts):
+        raise ValueError("grammar cannot be read: one of the texts to choose from is empty")
+    return "root ::= " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)
 
 
 @lru_cache(maxsize=4)
 def _compiler(tokenizer: Any, vocab: int, stop: tuple[int, ...]) -> tuple[Any, Any]:
     """The xgrammar module and its compiler for this tokenizer, which keeps the newest compiled grammars.
     ModuleNotFoundError if xgrammar is missing."""
+    xgrammar = _xgrammar()
+    tokens = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocab, stop_token_ids=list(stop))
+    return xgrammar, xgrammar.GrammarCompiler(tokens, max_threads=1, cache_limit_bytes=CACHE_BYTES)
+
+
+def _xgrammar() -> Any:
     try:
         import xgrammar
     except ModuleNotFoundError as error:
         sentence = f"{error.name} is not installed: pip install 'outpace[grammar]'"
         raise ModuleNotFoundError(sentence, name=error.name) from error
-    tokens = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=vocab, stop_token_ids=list(stop))
-    return xgrammar, xgrammar.GrammarCompiler(tokens, max_threads=1, cache_limit_bytes=CACHE_BYTES)
+    return xgrammar
+
+
+def _reason(error: Exception) -> str:
+    """The message of an error of xgrammar, in one line."""
+    return POSITION.sub("", " ".join(str(error).split()))

@@ -21,12 +21,14 @@ def open_methods(
     method: Recipe,
     options: Mapping[str, Any],
     others: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    max_length: int | None = None,
 ) -> dict[str, Parts]:
     """Method name -> its parts, the first method first. Drafts that read shorter texts than the model are
     logged.
 
     `others`: names of further methods with their options; they have the first one's draft unless these have
-    one, or an alternative to it. ValueError for an unknown method or invalid options, if the first
+    one, or an alternative to it. `max_length`: tokens of prompt and output; None: as many as the model
+    reads. ValueError for an unknown method or invalid options, if the first
     method's verifier is not exact for the drafts of another, if the first of several methods is GREEDY, as
     its verifier is that of all, or if one of several is LOSSY: all requests of a server have one target.
     """
@@ -39,7 +41,7 @@ def open_methods(
         recipe, chosen = choose_method(recipe, shared | dict(given), model.name)
         values = configure(recipe, model.target, _own(recipe, chosen), ModelOpener(model))
         found[recipe.name] = recipe(model.target, **values)
-        short |= dict.fromkeys(short_drafts(values, model.max_length or MAX_LENGTH))
+        short |= dict.fromkeys(short_drafts(values, max_length or model.max_length or MAX_LENGTH))
     lossy = [name for name, parts in found.items() if parts.guarantee is Guarantee.LOSSY]
     if lossy and len(found) > 1:
         raise ValueError(f"{lossy[0]} is LOSSY, so other methods would give its texts: serve it alone")

@@ -22,6 +22,8 @@ class GenerationRequest:
     method: str | None = None  # name of one of the engine's methods; None: its first
     max_draft_depth: int | None = None  # 0: no speculation; None: as deep as the method drafts
     include_steps: bool = False  # pieces have the records of their steps
+    num_prompt_top: int | None = None  # as num_top, for the tokens of the prompt
+    generates: bool = True  # False: only the prompt is read
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from outpace.drafters.compose.guarded import GuardedDrafter
 from outpace.drafters.compose.routed import routed
 from outpace.drafters.lookup.prediction import PredictionDrafter
 from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.serving.prompt_reader import PromptReader
 from outpace.serving.request import Event, Failed, Finished, GenerationRequest
 
 DRAFT_MARGIN = 64  # cache positions reckoned for each row's next draft when memory is planned
@@ -94,6 +95,7 @@ class Scheduler:
                     f"give at least {-(-least // 1024)}KiB"
                 )
         self._steps: Iterator[Step] | None = None
+        self._reading: tuple[Ticket, PromptReader] | None = None  # a waiting request whose prompt is read
         self.waiting: deque[Ticket] = deque()
         self.running: dict[int, Ticket] = {}  # by slot, in the order in which they joined
         self.num_preemptions = 0  # requests that left the session because memory ran short
@@ -133,6 +135,8 @@ class Scheduler:
             self._session.cancel(slot)
             del self.running[slot]
         elif ticket in self.waiting:
+            if self._reading and self._reading[0] is ticket:
+                self._reading = None
             self.waiting.remove(ticket)
         else:
             return
@@ -212,6 +216,8 @@ class Scheduler:
 
     def _schedule(self) -> None:
         """Decide who takes part in the next step."""
+        if self._reading and not self._fits():
+            self._reading = None  # read again later
         while self.running and not self._fits():
             slot, ticket = next(reversed(self.running.items()))
             self._session.cancel(slot)
@@ -223,12 +229,44 @@ class Scheduler:
                 self._refuse(ticket)
         while self.waiting and len(self.running) < self._max_rows:
             if self._fits(self.waiting[0]):
-                self._join(self.waiting.popleft())
+                if not self._is_read(self.waiting[0]):
+                    break
+                ticket = self.waiting.popleft()
+                if ticket.request.generates:
+                    self._join(ticket)
+                else:
+                    self._end(ticket)
             elif self.running:
                 break
             else:
                 self._refuse(self.waiting.popleft())
         self._limit_retained()
+
+    def _is_read(self, ticket: Ticket) -> bool:
+        """Whether the log probabilities of a prompt are known, if wanted; otherwise reads a part of it."""
+        num_top = ticket.request.num_prompt_top
+        if num_top is None or ticket.output.prompt_logprobs is not None:
+            return True
+        try:
+            if self._reading is None:
+                target = self._session.parts.target
+                self._reading = ticket, PromptReader(target, ticket.state.text(), num_top)
+            _, reader = self._reading
+            if reader.next_part():
+                return False
+        except Exception:
+            # the request would be read again and again
+            self._reading = None
+            self.waiting.remove(ticket)
+            ticket.on_event(Failed(FAILED, None, True))
+            raise
+        ticket.output.prompt_logprobs, self._reading = reader.found, None
+        return True
+
+    def _end(self, ticket: Ticket) -> None:
+        """End a request with the text that it has."""
+        ticket.output.finish()
+        ticket.on_event(Finished(ticket.output.result()))
 
     def _limit_retained(self) -> None:
         """Leave to the prefix cache what the next step does not need."""
@@ -236,7 +274,7 @@ class Scheduler:
         if prefix_cache is not None:
             limit = prefix_cache.num_bytes + RETAINED_BYTES
             if self._kv_bytes is not None:
-                limit = self._kv_bytes - self._draft_bytes_for(self._lengths())
+                limit = self._kv_bytes - self._draft_bytes_for(self._lengths()) - self._reading_bytes()
             prefix_cache.limit(limit)
 
     def _join(self, ticket: Ticket) -> None:
@@ -262,8 +300,7 @@ class Scheduler:
     def _refuse(self, ticket: Ticket) -> None:
         """End a request whose text does not fit into memory even alone."""
         if ticket.state.output():
-            ticket.output.finish()
-            ticket.on_event(Finished(ticket.output.result()))
+            self._end(ticket)
         else:
             reason = f"a prompt of {ticket.state.length} tokens does not fit into the server's KV cache"
             ticket.on_event(Failed(f"{reason}: shorten it", None, False))
@@ -275,11 +312,17 @@ class Scheduler:
         lengths = self._lengths()
         if joining is not None:
             lengths[self._session.batch.next_slot()] = joining.state.length + DRAFT_MARGIN
-        return self._bytes_for(lengths) <= self._kv_bytes
+        return self._bytes_for(lengths) + self._reading_bytes(joining) <= self._kv_bytes
 
     def _bytes_for(self, lengths: Mapping[int, int]) -> int:
         """Memory that all KV caches would hold with so many cache positions in these slots, in bytes."""
         return self._session.cache.bytes_for(lengths) + self._draft_bytes_for(lengths)
+
+    def _reading_bytes(self, joining: Ticket | None = None) -> int:
+        """Memory in which a prompt is read. It is free again when that request joins, in bytes."""
+        if self._reading is None or self._reading[0] is joining:
+            return 0
+        return self._reading[1].num_bytes
 
     def _lengths(self) -> dict[int, int]:
         """Slot -> cache positions that the running request in it needs in the next step."""

@@ -251,3 +251,28 @@ def test_a_long_run_of_bytes_that_become_characters_comes_whole(size):
 def test_what_follows_characters_of_single_bytes_is_not_preceded_by_them(prompt):
     pieces = written(Detokenizer(Bytes(), list(prompt.encode())), ["b", *"é".encode(), "c"])
     assert "".join(pieces) == "béc"
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+@pytest.mark.parametrize(
+    ("names", "options", "text"),
+    [
+        (["<turn>"], {}, "a<turn>b<turn>"),
+        (["<turn>", "<end>"], {}, "a<turn>b<turn><end>"),
+        (["<turn>", "<end>"], {"ends": "<end>"}, "a<turn>b<turn>"),
+        (["<turn>"], {"skip_special_tokens": False}, "a<turn>b<turn><end>"),
+        ([], {"skip_special_tokens": False, "ends": "<end>"}, "a<turn>b<turn>"),
+        (["<turn>"], {"stop": ["b<turn>"]}, "a<turn>"),
+        (["<turn>"], {"stop": ["b<turn>"], "include_stop": True}, "a<turn>b<turn>"),
+        ([], {"stop": ["b<turn>"], "include_stop": True}, "ab"),
+        ([], {"stop": ["b<turn>"], "include_stop": True, "skip_special_tokens": False}, "a<turn>b<turn>"),
+    ],
+)
+def test_special_tokens_are_in_the_text_if_wanted(tokenizers, names, options, text, size):
+    words, special = marked(tokenizers)
+    shown = {token: name for token, name in special.items() if name in names}
+    ends = {token for token, name in special.items() if name == options.get("ends")}
+    options = {"special_tokens": special, "shown": shown} | options | {"ends": ends}
+    detokenizer = Detokenizer(words, [], **options)
+    pieces = written(detokenizer, words("a<turn>b<turn><end>")["input_ids"], size)
+    assert "".join(pieces) == detokenizer.text == text

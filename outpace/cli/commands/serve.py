@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 from argparse import Namespace
@@ -61,6 +62,14 @@ def serve(
     defaults: Annotated[
         bool, typer.Option(help="Apply the sampling settings of the model's generation_config.json.")
     ] = True,
+    override_generation_config: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="Sampling defaults of requests, as in '{\"temperature\": 0.5}'."),
+    ] = None,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(min=2, metavar="N", help="Most tokens of prompt and answer; default: the model's."),
+    ] = None,
     chat_template: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A Jinja template, in place of the model's own.")
     ] = None,
@@ -85,6 +94,15 @@ def serve(
             help="A key that requests must send; also OUTPACE_API_KEY.",
         ),
     ] = None,
+    allowed_origins: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="Sites whose pages may send requests, as in '[\"*\"]'; default: none."
+        ),
+    ] = None,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Log every request; that slows small ones.")
+    ] = False,
     rate_limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Most requests per minute and client.")
     ] = None,
@@ -122,26 +140,32 @@ def serve(
     from outpace.serving.http.middleware.api_keys import accepted_keys
     from outpace.serving.http.server import Server
     from outpace.serving.http.service import Service
+    from outpace.serving.http.starting import refusing
     from outpace.serving.methods import open_methods
 
     template, kv_bytes = o.read_text(chat_template), _size(kv_memory)
+    overrides, origins = _object(override_generation_config), _origins(allowed_origins)
     keys = accepted_keys(api_key or ())
     listener = _listen(host, port)
-    model = loading.load(target)
-    parts = open_methods(model, used, given, others)
-    service = Service(
-        model,
-        parts,
-        name=served_model_name or target,
-        chat_template=template,
-        tool_call_parser=tool_call_parser,
-        reasoning_parser=reasoning_parser,
-        use_defaults=defaults,
-        max_rows=max_rows,
-        max_waiting=max_waiting,
-        kv_bytes=kv_bytes,
-        prefix_cache=prefix_cache,
-    )
+    with refusing(listener):
+        model = loading.load(target)
+        max_length = _max_length(max_model_len, model.max_length)
+        parts = open_methods(model, used, given, others, max_length)
+        service = Service(
+            model,
+            parts,
+            name=served_model_name or target,
+            chat_template=template,
+            tool_call_parser=tool_call_parser,
+            reasoning_parser=reasoning_parser,
+            use_defaults=defaults,
+            overrides=overrides,
+            max_length=max_length,
+            max_rows=max_rows,
+            max_waiting=max_waiting,
+            kv_bytes=kv_bytes,
+            prefix_cache=prefix_cache,
+        )
     admission = Admission()
     app = create_app(
         service,
@@ -149,15 +173,17 @@ def serve(
         api_keys=keys,
         rate_limit=rate_limit,
         max_request_bytes=max_request_bytes,
+        allowed_origins=origins,
     )
     server = Server(
         app,
         admission,
         lambda: service.engine.close(drain=False, timeout=SECONDS_TO_CLOSE),
         shutdown_timeout=shutdown_timeout,
+        access_log=access_log,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     if not api_key and not _is_local(host):
         print_status(f"outpace: everybody who reaches {host} can use this server: add --api-key")
     address = _address(host, listener)
@@ -183,6 +209,35 @@ def _size(text: str | None) -> int | None:
     if size < 1:
         raise ValueError(f"--kv-memory is {text}; use a size such as 2GiB or 500MB")
     return size
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    """The JSON object of --override-generation-config; ValueError for other text."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f'--override-generation-config is {text}; use JSON such as {{"temperature": 0.5}}')
+    return found
+
+
+def _origins(text: str | None) -> list[str]:
+    """The origins of --allowed-origins; ValueError for other text than a JSON list of strings."""
+    try:
+        found = json.loads(text or "[]")
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ValueError(f'--allowed-origins is {text}; use JSON such as ["https://example.org"] or ["*"]')
+    return found
+
+
+def _max_length(asked: int | None, longest: int | None) -> int | None:
+    """Most tokens of prompt and answer. ValueError for more than the model reads."""
+    if asked is not None and longest is not None and asked > longest:
+        raise ValueError(f"--max-model-len is {asked}, but the model reads at most {longest}: lower it")
+    return longest if asked is None else asked
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -45,7 +45,10 @@ async def respond(
     `prepare` returns the samples and the form of their output; it is called in a thread, as it may take long.
     """
     arrived = perf_counter()
-    requests, answer = await service.preparation.run(partial(prepare, service, body), body.schema_field)
+    prepared = service.preparation.run(
+        partial(prepare, service, body), len(await request.body()), body.schema_field
+    )
+    requests, answer = await while_connected(request, prepared)
     generation = Generation(service.engine, requests)
     await generation.submit(service.metrics, arrived)
     if body.stream:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 
 from outpace import __version__
 from outpace.serving.http.disconnect import Disconnected
@@ -40,6 +41,7 @@ def create_app(
     api_keys: Sequence[str] = (),  # none: every request is accepted
     rate_limit: int | None = None,  # POST requests per minute and client
     max_request_bytes: int = MAX_REQUEST_BYTES,  # of a request's body
+    allowed_origins: Sequence[str] = (),  # sites whose pages may read answers in browsers; "*": all
 ) -> FastAPI:
     """An app that serves `service`. The engine runs while the app does."""
     admission = admission or Admission()
@@ -51,7 +53,19 @@ def create_app(
         yield
         await asyncio.to_thread(service.engine.close, drain=False, timeout=SECONDS_TO_CLOSE)
 
-    middleware = [Middleware(ErrorCount, service.metrics.http_error), Middleware(ApiKeys, api_keys)]
+    middleware = [Middleware(ErrorCount, service.metrics.http_error)]
+    if allowed_origins:
+        # before the keys: browsers ask without one whether they may send a request
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=allowed_origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=["Retry-After"],
+            )
+        )
+    middleware.append(Middleware(ApiKeys, api_keys))
     if rate_limit is not None:
         middleware.append(Middleware(RateLimit, rate_limit))
     middleware += [Middleware(Admit, admission), Middleware(BodyLimit, max_request_bytes)]

@@ -13,14 +13,13 @@ from outpace.serving.http.output import OutputParser, TextOutput
 from outpace.serving.http.reasoning.formats import TAIL
 from outpace.serving.http.reasoning.thinking import Thinking
 from outpace.serving.http.schemas.conversation import ConversationBody
+from outpace.serving.http.schemas.structured import ANY_OBJECT
 from outpace.serving.http.service import Service
 from outpace.serving.http.template_options import template_options
 from outpace.serving.http.tool_calls.forced_call import ForcedCall
 from outpace.serving.http.tool_calls.found_calls import FoundCalls
 from outpace.serving.http.tools import AUTO, Tool, Toolbox
 from outpace.serving.request import GenerationRequest
-
-ANY_OBJECT = {"type": "object", "additionalProperties": True}  # schema of response_format json_object
 
 
 @dataclass(frozen=True)
@@ -55,19 +54,22 @@ def prepare(
     *,
     n: int = 1,  # samples
     num_top: int | None,  # number of most probable tokens per Logprob; None: no log probabilities
+    num_prompt_top: int | None = None,  # as num_top, for the tokens of the prompt
     prediction: str | None = None,
     include_steps: bool = False,  # pieces have the records of their steps
 ) -> tuple[list[GenerationRequest], Prepared]:
     """The samples of a request, and how their output is read. ApiError for invalid values."""
-    service.check(body)
+    service.check_model(body.model)
     schema = conversation.json_schema
     try:
         toolbox = Toolbox(conversation.tools, conversation.tool_choice or AUTO)
-        if toolbox.may_call and schema is not None:
-            sentence = f"tools cannot be called in the format that {body.schema_field} gives"
+        if toolbox.may_call and (field := body.format_field) is not None:
+            sentence = f"tools cannot be called in the format that {field} gives"
             raise ValueError(f"{sentence}: leave one of them out, or set tool_choice to none")
         if toolbox.is_forced:
             schema = toolbox.schema()
+        if body.parallel_tool_calls is False and toolbox.may_call and not toolbox.is_forced:
+            raise ValueError("parallel_tool_calls is false, which needs a forced call: set tool_choice")
         template = template_options(service.tokenizer, body)
     except ValueError as error:
         raise bad_request(error, type(body).model_fields) from error
@@ -85,6 +87,7 @@ def prepare(
         [prompt],
         n=n,
         num_top=num_top,
+        num_prompt_top=num_prompt_top,
         prediction=prediction,
         json_schema=schema,
         include_steps=include_steps,

@@ -140,6 +140,8 @@ class Metrics:
                 _add(self._generated, len(event.tokens))
                 last = now
                 return
+            if last is None and isinstance(event, Finished) and event.result.finish_reason:
+                _add(self._prompt_tokens, num_prompt_tokens)  # only the prompt was wanted
             outcome = "failed" if isinstance(event, Failed) else event.result.finish_reason or "cancelled"
             self._outcomes.labels(outcome).inc()
             if isinstance(event, Finished) and event.result.finish_reason:

@@ -26,14 +26,20 @@ class Server(uvicorn.Server):
     stops."""
 
     def __init__(
-        self, app: FastAPI, admission: Admission, cancel: Callable[[], object], *, shutdown_timeout: float
+        self,
+        app: FastAPI,
+        admission: Admission,
+        cancel: Callable[[], object],
+        *,
+        shutdown_timeout: float,
+        access_log: bool = False,  # log every request
     ) -> None:
         """`cancel` is called in a thread."""
-        # access logs cost more than a small request; the command line has set logging up
+        # the command line has set logging up
         config = uvicorn.Config(
             app,
             log_config=None,
-            access_log=False,
+            access_log=access_log,
             timeout_graceful_shutdown=SECONDS_TO_SEND,
             timeout_keep_alive=SECONDS_IDLE,
         )

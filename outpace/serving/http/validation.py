@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,10 +19,14 @@ WANTED = {  # pydantic's error type -> what the field takes
     "model_attributes_type": "an object",
     "string_type": "a string",
     "string_unicode": "text that is valid Unicode",
-    "too_long": "fewer elements",
     "too_short": "at least one element",
 }
-LIMITS = {"greater_than_equal": ("ge", "at least"), "less_than_equal": ("le", "at most")}
+LIMITS = {
+    "greater_than_equal": ("ge", "at least {}"),
+    "less_than_equal": ("le", "at most {}"),
+    "string_too_long": ("max_length", "at most {} characters"),
+    "too_long": ("max_length", "at most {} elements"),
+}
 
 
 def invalid(error: RequestValidationError) -> tuple[str, str | None]:
@@ -41,8 +46,10 @@ def invalid(error: RequestValidationError) -> tuple[str, str | None]:
     param = name if place else None
     if same[0]["type"] == "missing":
         return f"{name} is missing: add it", param
+    if same[0]["type"] == "extra_forbidden":
+        return f"{name} is not supported: leave it out", param
     wanted = " or ".join(dict.fromkeys(_wanted(each) for each in same))
-    return f"{name} is {same[0]['input']!r:.60}; use {wanted}", param
+    return f"{name} is {reprlib.repr(same[0]['input']):.60}; use {wanted}", param
 
 
 def _place(body: Any, error: Mapping[str, Any]) -> list[str | int]:
@@ -71,7 +78,7 @@ def _wanted(error: Mapping[str, Any]) -> str:
         return WANTED[kind]
     if kind in LIMITS:
         key, words = LIMITS[kind]
-        return f"{words} {context[key]}"
+        return words.format(context[key])
     if kind == "literal_error":
         return str(context["expected"])
     if kind == "value_error":

@@ -27,6 +27,8 @@ KEY = "some-key"
 SERVICE = (
     "chat_template",
     "max_length",
+    "overrides",
+    "use_defaults",
     "max_rows",
     "max_waiting",
     "kv_bytes",

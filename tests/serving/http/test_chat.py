@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import Any
 
 import pytest
@@ -321,10 +320,3 @@ def test_a_conversation_with_calls_and_parts_reaches_the_template(model: Any, se
         _, found, _ = running.call("/tokenize", {"messages": messages})
     expected = "system:Be brief.;user:Make it red;assistant:red;tool:ok;"
     assert found["tokens"] == model.tokenizer(expected)["input_ids"]
-
-
-def test_unknown_fields_are_ignored_and_logged_once(client: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "outpace"):
-        for _ in range(2):
-            client.chat.completions.create(**GREEDY | {"max_tokens": 1}, extra_body={"colour_of_text": 3})
-    assert caplog.text.count("colour_of_text") == 1

@@ -105,7 +105,9 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         (TEXT_PATH, TEXT | {"prompt": "x " * 3000}, "prompt", "at most 2048"),
         (TEXT_PATH, TEXT | {"suffix": "x"}, "suffix", "leave it out"),
         (TEXT_PATH, TEXT | {"best_of": 3}, "best_of", "n samples"),
-        (TEXT_PATH, TEXT | {"echo": True, "logprobs": 1}, "echo", "leave out"),
+        (TEXT_PATH, TEXT | {"echo": True, "logprobs": 1, "stream": True}, "stream", "leave out stream"),
+        (TEXT_PATH, TEXT | {"max_tokens": 0}, "max_tokens", "at least one token"),
+        (CHAT_PATH, CHAT | {"prompt_logprobs": 21}, "prompt_logprobs", "at most 20"),
         (TEXT_PATH, TEXT | {"prompt": ["a", "b"], "n": 100, "temperature": 1}, "n", "at most 128"),
         (RESPONSE_PATH, {"model": "zoo", "input": []}, "input", "at least one element"),
         (

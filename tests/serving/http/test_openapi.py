@@ -28,6 +28,7 @@ CHECKS = [
 ROUTES = [
     ("GET", "/health"),
     ("GET", "/metrics"),
+    ("GET", "/version"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"),
     ("POST", "/tokenize"),

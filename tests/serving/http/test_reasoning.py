@@ -256,3 +256,33 @@ def test_a_budget_needs_a_model_that_thinks(client: Any) -> None:
     given = GREEDY | {"max_tokens": 2}
     assert client.chat.completions.create(**given, extra_body={"thinking_token_budget": -1}).choices
     assert client.chat.completions.create(**given, reasoning_effort="high").choices  # no effect
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"structured_outputs": {"choice": ["red", "blue"]}},
+        {"guided_regex": "red|blue"},
+        {"guided_grammar": 'root ::= "red" | "blue"'},
+        {"guided_json": {"enum": ["red", "blue"]}},
+    ],
+)
+def test_every_constraint_begins_after_thoughts(thinker: Any, path: str, given: dict[str, Any]) -> None:
+    said = {"input": "Say hello."} if path == "/v1/responses" else {"messages": HELLO}
+    status, found, _ = thinker.call(path, {"temperature": 0, "thinking_token_budget": 4} | said | given)
+    assert status == 200
+    if path == "/v1/responses":
+        thoughts, answer = (item["content"][0]["text"] for item in found["output"])
+    else:
+        message = found["choices"][0]["message"]
+        thoughts, answer = message["reasoning"], message["content"]
+    assert thoughts and answer.strip('"') in ("red", "blue")
+
+
+def test_tokens_that_are_to_end_the_text_end_thoughts_too(thinker: Any, model: Any) -> None:
+    token = model.tokenizer("x", add_special_tokens=False)["input_ids"][0]
+    extra = {"guided_choice": ["red", "blue"], "stop_token_ids": [token], "thinking_token_budget": 4}
+    given = GREEDY | {"logit_bias": {str(token): 100}, "extra_body": extra}
+    found = thinker.client().chat.completions.create(**given)
+    assert (found.choices[0].finish_reason, found.usage.completion_tokens) == ("stop", 1)

@@ -102,3 +102,17 @@ def test_steps_come_while_a_tool_call_is_held_back(client: Any) -> None:
     steps = [step for chunk in chunks if (step := getattr(chunk.choices[0], "step", None))]
     call = json.loads("".join(token for step in steps for token in step["tokens"]))
     assert call["name"] == "stop"
+
+
+def test_the_tokens_of_steps_are_those_of_the_text(client: Any, model: Any) -> None:
+    user = model.tokenizer.convert_tokens_to_ids("<|user|>")
+    _, [first, *_], _ = answer(client)
+    end = model.tokenizer(first["tokens"][0], add_special_tokens=False)["input_ids"]
+    for extra, given, text in (
+        ({}, {"logit_bias": {str(user): 100}, "max_tokens": 2}, ""),
+        ({"skip_special_tokens": False}, {"logit_bias": {str(user): 100}, "max_tokens": 2}, "<|user|>" * 2),
+        ({"stop_token_ids": end}, {}, ""),
+        ({"stop_token_ids": end, "include_stop_str_in_output": True}, {}, first["tokens"][0]),
+    ):
+        found, steps, _ = answer(client, extra=extra, **given)
+        assert "".join(token for step in steps for token in step["tokens"]) == found == text

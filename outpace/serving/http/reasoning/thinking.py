@@ -36,7 +36,7 @@ class Thinking:
                 is_open=self.is_open,
                 budget=self.budget,
                 grammar=make() if make else None,
-                stop=settings.params.stop,
+                stop=settings.ends,
             ),
         )
 

@@ -14,7 +14,7 @@ from outpace.serving.http.answer import respond
 from outpace.serving.http.conversation import Conversation, Prepared, prepare, schema_of
 from outpace.serving.http.errors import ApiError
 from outpace.serving.http.generation import Generation
-from outpace.serving.http.logprob_formats import chat_logprobs
+from outpace.serving.http.logprob_formats import chat_logprobs, prompt_entries
 from outpace.serving.http.output import ArgumentsDelta, CallDelta, Delta, ReasoningDelta, TextDelta
 from outpace.serving.http.schemas.chat import ChatBody
 from outpace.serving.http.schemas.messages import reasoning_fields, text_of
@@ -70,6 +70,7 @@ def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest],
         conversation,
         n=body.n or 1,
         num_top=(body.top_logprobs or 0) if body.logprobs else None,
+        num_prompt_top=body.prompt_logprobs,
         prediction=text_of(body.prediction.content) if body.prediction else None,
         include_steps=bool(body.include_steps),
     )
@@ -98,7 +99,12 @@ class _Answer:
     def whole(self, results: Sequence[Result]) -> dict[str, Any]:
         """The response with all choices."""
         choices = [self._choice(index, result) for index, result in enumerate(results)]
-        return self._head | {"object": "chat.completion", "choices": choices} | self._counts(results)
+        found = self._head | {"object": "chat.completion", "choices": choices} | self._counts(results)
+        prompt = results[0].prompt_logprobs
+        if prompt is not None and self._body.prompt_logprobs is not None:
+            entries = prompt_entries(prompt, self._body.prompt_logprobs, self._service.bytes_of)
+            found["prompt_logprobs"] = entries
+        return found
 
     def _choice(self, index: int, result: Result) -> dict[str, Any]:
         parser, texts, calls = self._parsers[index], list[str](), list[dict[str, Any]]()

@@ -13,7 +13,12 @@ from outpace.api.row_output import Piece, Result
 from outpace.serving.http.answer import respond
 from outpace.serving.http.errors import ApiError
 from outpace.serving.http.generation import Generation
-from outpace.serving.http.logprob_formats import TextPlaces, completion_logprobs
+from outpace.serving.http.logprob_formats import (
+    TextPlaces,
+    completion_logprobs,
+    echo_logprobs,
+    prompt_entries,
+)
 from outpace.serving.http.schemas.completions import CompletionBody
 from outpace.serving.http.service import Service
 from outpace.serving.http.sse import DONE, STREAMED, event
@@ -34,23 +39,29 @@ def completions(service: Service) -> APIRouter:
 
 def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationRequest], _Answer]:
     """Check a body. Returns a generation request per sample, and what formats their output as a response."""
-    service.check(body)
+    service.check_model(body.model)
     n = body.n or 1
-    if body.suffix:
-        raise ApiError(400, "suffix is not supported: leave it out", param="suffix")
+    if body.suffix and (body.echo or body.prompt_logprobs is not None):
+        sentence = "suffix cannot be combined with echo or prompt_logprobs: leave out one of them"
+        raise ApiError(400, sentence, param="suffix")
     if body.best_of not in (None, n):
         raise ApiError(
             400, "best_of is not supported: ask for n samples and choose among them", param="best_of"
         )
-    if body.echo and body.logprobs is not None:
-        raise ApiError(400, "echo is not supported with logprobs: leave out one of them", param="echo")
     prompts: list[Any] = body.prompt if isinstance(body.prompt, list) else [body.prompt]
     if prompts and isinstance(prompts[0], int):
         prompts = [prompts]  # the token ids of one prompt
     if not prompts:
         raise ApiError(400, "prompt is an empty list: give at least one", param="prompt")
-    encoded = [service.encode(prompt, "prompt") for prompt in prompts]
-    requests = service.requests(body, encoded, n=n, num_top=body.logprobs)
+    encoded = [service.encode(prompt, "prompt", suffix=body.suffix or "") for prompt in prompts]
+    requests = service.requests(
+        body,
+        encoded,
+        n=n,
+        num_top=body.logprobs,
+        num_prompt_top=body.num_prompt_top,
+        generates=body.generates,
+    )
     texts = [
         (prompt if isinstance(prompt, str) else service.tokenizer.decode(prompt)) if body.echo else ""
         for prompt in prompts
@@ -69,7 +80,11 @@ class _Answer:
         echoes: Sequence[str],  # the text that precedes each sample
     ) -> None:
         self._service, self._body, self._echoes = service, body, echoes
-        self._places = [TextPlaces(service.bytes_of, request.prompt) for request in requests]
+        self._requests = requests
+        self._places = [
+            TextPlaces(service.bytes_of, request.prompt, request.settings.shown, offset=len(echo))
+            for request, echo in zip(requests, echoes, strict=True)
+        ]
         num_samples = body.n or 1
         self._num_prompt_tokens = sum(len(request.prompt) for request in requests[::num_samples])
         self._head = {
@@ -85,8 +100,9 @@ class _Answer:
             {
                 "index": index,
                 "text": echo + result.text,
-                "logprobs": self._logprobs(result, self._places[index]),
+                "logprobs": self._whole_logprobs(index, result),
                 "finish_reason": result.finish_reason,
+                **self._prompt_logprobs(result),
             }
             for index, (result, echo) in enumerate(zip(results, self._echoes, strict=True))
         ]
@@ -119,6 +135,22 @@ class _Answer:
         except ApiError as error:
             yield event(error.body)
         yield DONE
+
+    def _whole_logprobs(self, index: int, result: Result) -> dict[str, Any] | None:
+        """Those of the text, which begins with the prompt if that is echoed."""
+        found = self._logprobs(result, self._places[index])
+        if found is None or not self._body.echo or result.prompt_logprobs is None:
+            return found
+        tokens, length = self._requests[index].prompt, len(self._echoes[index])
+        num_top, bytes_of = self._body.logprobs or 0, self._service.bytes_of
+        before = echo_logprobs(result.prompt_logprobs, tokens, num_top, bytes_of, length)
+        return {name: before[name] + found[name] for name in found}
+
+    def _prompt_logprobs(self, result: Result) -> dict[str, Any]:
+        num_top = self._body.prompt_logprobs
+        if num_top is None or result.prompt_logprobs is None:
+            return {}
+        return {"prompt_logprobs": prompt_entries(result.prompt_logprobs, num_top, self._service.bytes_of)}
 
     def _logprobs(self, output: Result | Piece, place_of: TextPlaces) -> dict[str, Any] | None:
         if output.logprobs is None:

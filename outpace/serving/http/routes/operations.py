@@ -1,4 +1,4 @@
-"""GET /health and /metrics, for those who operate the server."""
+"""GET /health, /version and /metrics, for those who operate the server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from outpace import __version__
 from outpace.serving.http.errors import ApiError
 from outpace.serving.http.middleware.admission import Admission
 from outpace.serving.http.service import Service
@@ -22,6 +23,10 @@ def operations(service: Service, admission: Admission) -> APIRouter:
         if service.engine.failure is not None:
             raise ApiError(503, service.engine.failure)
         return {"status": "ok"}
+
+    @router.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": __version__}
 
     @router.get("/metrics", response_class=PlainTextResponse)
     def metrics() -> Response:  # called in a thread by FastAPI, since it is not async

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from outpace.serving.http.errors import ApiError
 from outpace.serving.http.schemas.tokenization import DetokenizeBody, TokenizeBody
@@ -17,25 +17,25 @@ def tokenization(service: Service) -> APIRouter:
     router = APIRouter()
 
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeBody) -> dict[str, Any]:
-        service.check(body)
+    async def tokenize(body: TokenizeBody, request: Request) -> dict[str, Any]:
+        service.check_model(body.model)
         if body.messages:
             messages = [message.for_template() for message in body.messages]
-            tokens = await asyncio.to_thread(service.encode, messages, "messages")
+            work = partial(service.encode, messages, "messages")
         else:
-            encoded = await asyncio.to_thread(
-                service.tokenizer, body.prompt, add_special_tokens=body.add_special_tokens, verbose=False
-            )
-            tokens = encoded["input_ids"]
+            special = body.add_special_tokens
+            work = partial(service.tokens, body.prompt or "", add_special_tokens=special)
+        tokens = await service.preparation.run(work, len(await request.body()))
         return {"count": len(tokens), "max_model_len": service.max_length, "tokens": tokens}
 
     @router.post("/detokenize")
-    async def detokenize(body: DetokenizeBody) -> dict[str, Any]:
-        service.check(body)
+    async def detokenize(body: DetokenizeBody, request: Request) -> dict[str, Any]:
+        service.check_model(body.model)
         wrong = next((token for token in body.tokens if not 0 <= token < service.vocab), None)
         if wrong is not None:
             sentence = f"tokens has {wrong}, but the model's tokens are 0 to {service.vocab - 1}"
             raise ApiError(400, sentence, param="tokens")
-        return {"prompt": await asyncio.to_thread(service.tokenizer.decode, body.tokens)}
+        work = partial(service.tokenizer.decode, body.tokens)
+        return {"prompt": await service.preparation.run(work, len(await request.body()))}
 
     return router

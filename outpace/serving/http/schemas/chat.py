@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, Strict
 
+from outpace.serving.http.schemas.closed import Closed
 from outpace.serving.http.schemas.conversation import ConversationBody, Effort
-from outpace.serving.http.schemas.fields import MAX_SAMPLES, MAX_TOP_LOGPROBS, Flag, Whole
+from outpace.serving.http.schemas.fields import MAX_MESSAGES, MAX_SAMPLES, Body, Flag, NumTop, Whole
 from outpace.serving.http.schemas.messages import Content, Message
 
 
-class JsonSchema(BaseModel):
+class JsonSchema(Closed):
     """A named JSON schema."""
 
     name: str | None = None
+    description: str | None = None
+    strict: Flag | None = None  # no effect: the output always follows the schema
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(Closed):
     """The format of the generated text."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -63,12 +67,16 @@ class PredictedContent(BaseModel):
 class ChatBody(ConversationBody):
     """The JSON body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    # the chat template decides about special tokens
+    neutral: ClassVar[Mapping[str, Any]] = {**Body.neutral, "add_special_tokens": False}
+
+    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
     max_completion_tokens: Whole | None = None
     max_tokens: Whole | None = None  # the older name
     n: Annotated[int, Strict(), Field(ge=1, le=MAX_SAMPLES)] | None = None
     logprobs: Flag | None = None
-    top_logprobs: Annotated[int, Strict(), Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: NumTop | None = None
+    prompt_logprobs: NumTop | None = None  # extension that vLLM's server has too
     response_format: ResponseFormat | None = None
     tools: list[FunctionTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
@@ -90,8 +98,10 @@ class ChatBody(ConversationBody):
         return "max_completion_tokens", self.max_completion_tokens
 
     @property
-    def schema_field(self) -> str | None:
-        if self.tool_choice not in (None, "none", "auto"):
-            return "tools"
+    def format_field(self) -> str | None:
         is_text = self.response_format is None or self.response_format.type == "text"
-        return None if is_text else "response_format"
+        return super().format_field if is_text else "response_format"
+
+    @property
+    def schema_field(self) -> str | None:
+        return self.format_field if self.tool_choice in (None, "none", "auto") else "tools"

@@ -19,6 +19,7 @@ class ConversationBody(SamplingBody):
     chat_template_kwargs: dict[str, Any] | None = None  # variables of the chat template
     thinking_token_budget: Annotated[int, Strict(), Field(ge=-1)] | None = None  # -1: no limit
     include_reasoning: Flag | None = None  # false: the answer alone
+    parallel_tool_calls: Flag | None = None  # false: refused unless a call is forced, which is one
 
     @property
     def effort(self) -> Effort | None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import Field, Strict, create_model, model_validator
+
+from outpace.core.sampling_params import PARAMETERS
+from outpace.serving.http.schemas.closed import Closed
+from outpace.serving.http.schemas.structured import Constraint, StructuredOutputs
 
 # JSON types as they are: 1 is not true, and "1" is no number
 Flag = Annotated[bool, Strict()]
@@ -15,39 +20,78 @@ Count = Annotated[int, Strict(), Field(ge=1)]
 
 MAX_SAMPLES = 128  # of one request, as in OpenAI's API
 MAX_TOP_LOGPROBS = 20
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "bad_words",
-    "min_tokens",
-)
+# What every step searches for in the text, or changes in the logits, takes time from all requests.
+MAX_STOPS, MAX_STOP_LENGTH = 32, 256
+MAX_BIASES = 8192
+MAX_BAD_WORDS = 256
+MAX_MESSAGES = 8192
+
+NumTop = Annotated[int, Strict(), Field(ge=0, le=MAX_TOP_LOGPROBS)]
+StopString = Annotated[str, Field(max_length=MAX_STOP_LENGTH)]
+# fields of SamplingParams -> the fields of requests for them, where they have another form
+IN_ANOTHER_FORM = {
+    "max_tokens": "max_tokens",  # by `token_limit`
+    "stop": "stop_token_ids",
+    "seed": "seed",  # of the first sample; the others have seeds derived from it
+    "grammar": "structured_outputs",
+}
+TYPES: Mapping[str, Any] = {
+    "logit_bias": Annotated[dict[str, Number], Field(max_length=MAX_BIASES)],
+    "bad_words": Annotated[list[StopString], Field(fail_fast=True, max_length=MAX_BAD_WORDS)],
+}  # of the fields of SamplingParams that are neither numbers nor whole numbers
+SAMPLING = tuple(each for each in PARAMETERS if each.name not in IN_ANOTHER_FORM)
 
 
-class Speculation(BaseModel):
+class Speculation(Closed):
     """Extension: how this request is drafted."""
 
     method: str | None = None  # one of the server's methods; None: its first
     num_speculative_tokens: Annotated[int, Strict(), Field(ge=0)] | None = None  # largest depth of a draft
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Closed):
     """Options of a streamed response."""
 
+    neutral: ClassVar[Mapping[str, Any]] = {"continuous_usage_stats": False}
+
     include_usage: Flag | None = None
+    include_obfuscation: Flag | None = None  # no effect: it pads events against observers of the network
 
 
-class Body(BaseModel):
-    """Base of all request bodies. Unknown fields are kept in `model_extra`, to be logged."""
+class Body(Closed):
+    """Base of all request bodies."""
 
-    model_config = ConfigDict(extra="allow")
+    neutral: ClassVar[Mapping[str, Any]] = {
+        "add_special_tokens": True,
+        "allowed_token_ids": [],
+        "early_stopping": False,
+        "echo": False,
+        "include_reasoning": True,
+        "length_penalty": 1.0,
+        "logits_processors": [],
+        "modalities": ["text"],
+        "return_prompt_text": False,
+        "return_token_ids": False,
+        "return_token_offsets": False,
+        "return_tokens_as_token_ids": False,
+        "spaces_between_special_tokens": True,
+        "truncation": "disabled",
+        "use_beam_search": False,
+        "verbosity": "medium",
+    }
 
     model: str | None = None  # None: the model that is served
+    # no effect: they concern billing, storage, caches and scheduling, not the answer
+    guided_decoding_backend: Any = None
+    metadata: Any = None
+    priority: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    request_id: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+    store: Any = None
+    user: Any = None
 
     @model_validator(mode="before")
     @classmethod
@@ -61,25 +105,33 @@ class Body(BaseModel):
         return given
 
 
-class SamplingBody(Body):
+def _field(parameter: Any) -> tuple[Any, Any]:
+    """Type and default of the request field for a sampling parameter."""
+    kind: Any = TYPES.get(parameter.name) or (Whole if isinstance(parameter.default, int) else Number)
+    return kind | None, Field(None, description=parameter.metadata["help"])
+
+
+OF_PARAMETERS: dict[str, Any] = {each.name: _field(each) for each in SAMPLING}
+SamplingFields = create_model("SamplingFields", __base__=Body, **OF_PARAMETERS)
+
+
+class SamplingBody(SamplingFields):
     """Base of the bodies that ask for generated text."""
 
-    temperature: Number | None = None
-    top_p: Number | None = None
     seed: Whole | None = None
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
-    logit_bias: dict[str, Number] | None = None
-    stop: str | list[str] | None = None
+    stop: StopString | Annotated[list[StopString], Field(fail_fast=True, max_length=MAX_STOPS)] | None = None
     stream: Flag | None = None
     stream_options: StreamOptions | None = None
     # extensions that vLLM's server has too
-    top_k: Whole | None = None
-    min_p: Number | None = None
-    repetition_penalty: Number | None = None
-    min_tokens: Whole | None = None
     ignore_eos: Flag | None = None
-    bad_words: list[str] | None = None
+    stop_token_ids: Annotated[list[Whole], Field(fail_fast=True, max_length=MAX_BIASES)] | None = None
+    include_stop_str_in_output: Flag | None = None
+    skip_special_tokens: Flag | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: Annotated[list[str], Field(fail_fast=True, min_length=1)] | None = None
+    guided_grammar: str | None = None
     # extensions of this server
     speculation: Flag | Speculation | None = None  # false: no drafts
     include_metrics: Flag | None = None  # acceptance statistics in the response
@@ -91,9 +143,25 @@ class SamplingBody(Body):
         raise NotImplementedError
 
     @property
+    def constraints(self) -> list[Constraint]:
+        """What the output must follow by vLLM's fields; more than one is an error."""
+        guided = {
+            kind: value
+            for kind in ("json", "regex", "choice", "grammar")
+            if (value := getattr(self, f"guided_{kind}")) is not None
+        }
+        found = [Constraint(f"guided_{kind}", kind, value) for kind, value in guided.items()]
+        return found + (self.structured_outputs.constraints if self.structured_outputs else [])
+
+    @property
+    def format_field(self) -> str | None:
+        """The field with the JSON schema or grammar that the answer must follow; None: there is none."""
+        return next((each.field for each in self.constraints), None)
+
+    @property
     def schema_field(self) -> str | None:
-        """The field with the JSON schema that the output must follow; None: there is no such schema."""
-        return None
+        """The field with the JSON schema or grammar that is compiled: that of the answer or of a call."""
+        return self.format_field
 
     @property
     def include_usage(self) -> bool:
@@ -102,7 +170,8 @@ class SamplingBody(Body):
 
     def sampling(self) -> dict[str, Any]:
         """The given sampling parameters, by name."""
-        given = {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
+        named = ((each.name, getattr(self, each.name)) for each in SAMPLING)
+        given = {name: value for name, value in named if value is not None}
         if given.get("top_k") == -1:
             given["top_k"] = 0  # vLLM's value for no limit
         return given

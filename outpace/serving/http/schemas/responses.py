@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, Strict
+from pydantic import BaseModel, Field
 
+from outpace.serving.http.schemas.closed import Closed
 from outpace.serving.http.schemas.conversation import ConversationBody, Effort
-from outpace.serving.http.schemas.fields import MAX_TOP_LOGPROBS, Flag, Whole
+from outpace.serving.http.schemas.fields import MAX_MESSAGES, Flag, NumTop, Whole
 from outpace.serving.http.schemas.messages import Content, called, reasoning_fields, text_of
 
 
@@ -71,22 +73,27 @@ class ReasoningItem(BaseModel):
 InputItem = InputMessage | FunctionCall | FunctionOutput | ReasoningItem
 
 
-class ReasoningOptions(BaseModel):
+class ReasoningOptions(Closed):
     """Options of the model's reasoning."""
 
     effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None  # no effect: the reasoning is there itself
 
 
-class TextFormat(BaseModel):
+class TextFormat(Closed):
     """The format of the generated text."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
+    description: str | None = None
+    strict: Flag | None = None  # no effect: the output always follows the schema
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
 
 
-class TextOptions(BaseModel):
+class TextOptions(Closed):
     """Options of the generated text."""
+
+    neutral: ClassVar[Mapping[str, Any]] = {"verbosity": "medium"}
 
     format: TextFormat | None = None
 
@@ -110,14 +117,14 @@ class NamedFunction(BaseModel):
 class ResponseBody(ConversationBody):
     """The JSON body of POST /v1/responses."""
 
-    input: str | Annotated[list[InputItem], Field(min_length=1)]
+    input: str | Annotated[list[InputItem], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
     instructions: str | None = None
     max_output_tokens: Whole | None = None
     text: TextOptions | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     include: list[str] | None = None  # "message.output_text.logprobs" asks for log probabilities
-    top_logprobs: Annotated[int, Strict(), Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    top_logprobs: NumTop | None = None
     reasoning: ReasoningOptions | None = None
     metadata: dict[str, str] | None = None  # returned as it is
     previous_response_id: str | None = None  # refused: the server stores no responses
@@ -132,8 +139,10 @@ class ResponseBody(ConversationBody):
         return "max_output_tokens", self.max_output_tokens
 
     @property
-    def schema_field(self) -> str | None:
-        if self.tool_choice not in (None, "none", "auto"):
-            return "tools"
+    def format_field(self) -> str | None:
         is_text = self.text is None or self.text.format is None or self.text.format.type == "text"
-        return None if is_text else "text.format"
+        return super().format_field if is_text else "text.format"
+
+    @property
+    def schema_field(self) -> str | None:
+        return self.format_field if self.tool_choice in (None, "none", "auto") else "tools"
