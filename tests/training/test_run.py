@@ -567,6 +567,12 @@ def test_settings_are_changed_by_dotted_names() -> None:
         ("optimizer.rate=nan", "optimizer.rate is nan: it is a number"),
         ("optimizer.rate=0", "optimizer.rate is 0.0: it is above 0"),
         ("distillation.size=-1", "distillation.size is -1.0: it is a share, up to 1"),
+        ("distillation.beta=1", "distillation.beta is 1.0: it is between 0 and 1"),
+        ("head.dropout=1", "head.dropout is 1.0: it is a share below 1"),
+        ("head.top_k_weight=-1", "head.top_k_weight is -1.0: it is at least 0"),
+        ("optimizer.clip_by=size", "optimizer.clip_by is size: use norm or value"),
+        ("optimizer.decay=step", "optimizer.decay is step: use linear or cosine"),
+        ("optimizer.last=2", "optimizer.last is 2.0: it is a share, up to 1"),
         ("head.token_loss=kl", "head.token_loss is kl: use soft_cross_entropy or total_variation or "),
         ("distillation.divergence=kl", "distillation.divergence is kl: use forward_kl or reverse_kl or "),
     ):
