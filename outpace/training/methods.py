@@ -13,6 +13,7 @@ from outpace.training.lessons import feature_heads, position_heads
 from outpace.training.lessons.draft_models import (
     AlignmentLesson,
     DraftModelLesson,
+    FastDraftLesson,
     FilteredLesson,
     SequenceLesson,
     offline_lesson,
@@ -36,7 +37,7 @@ DRAFT_MODELS: Mapping[str, Callable[..., DraftModelLesson]] = {
     "distillspec": DraftModelLesson,
     "adaspec": FilteredLesson,
     "direct-alignment": AlignmentLesson,
-    "fastdraft": SequenceLesson,
+    "fastdraft": FastDraftLesson,
     "multilingual-drafter": SequenceLesson,
     "domain-drafter": offline_lesson,
 }

@@ -553,6 +553,9 @@ def test_fastdraft_learns_the_answers_and_makes_a_smaller_model() -> None:
     expected = functional.cross_entropy(logits[4:-1], batch.tokens[0, 5:])
     made = SequenceLesson(draft().model, target().head, Distillation())
     assert made(batch, NO_NOISE).item() == pytest.approx(expected.item(), rel=1e-5)
+    made = lesson("fastdraft", draft().model, target(), defaults("fastdraft"))
+    assert isinstance(made, DrafterLesson)
+    assert len(made.evaluation(0, [batch]).agreement) == 8  # the lengths that the paper reports
     one, two = (smaller(target().model, changed(defaults("fastdraft"), [f"seed={seed}"])) for seed in (0, 1))
     sizes = [sum(each.numel() for each in model.parameters()) for model in (one, target().model)]
     assert sizes[0] < sizes[1] and one.config.vocab_size == VOCAB

@@ -133,7 +133,7 @@ class AlignmentLesson(DraftModelLesson):
 
 
 class SequenceLesson(DraftModelLesson):
-    """FastDraft (Zafrir et al. 2025): next-token prediction of what the target answered."""
+    """Next-token prediction of what the target answered."""
 
     def __init__(self, draft: PreTrainedModel, target_head: nn.Module, settings: Distillation) -> None:
         super().__init__(draft, target_head, replace(settings, on_policy=0.0))
@@ -141,6 +141,13 @@ class SequenceLesson(DraftModelLesson):
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
         own = self.at_columns(following(self._logits(batch), 1), batch)
         return losses.cross_entropy(own, self.labels(batch, 0), self.learned(batch, 0))
+
+
+class FastDraftLesson(SequenceLesson):
+    """FastDraft (Zafrir et al. 2025), the alignment to the target's answers. Pretraining is a run on texts of
+    others before it. Drafts are evaluated up to the paper's longest."""
+
+    evaluated_depth = 8
 
 
 def offline_lesson(
