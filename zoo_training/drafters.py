@@ -39,6 +39,12 @@ COMMON = (
     "capture.disk_gigabytes=8",
     "evaluate_every=500",
     "bfloat16=true",
+    # one way of training for all, so that heads are compared after equal training
+    "optimizer.clip_by=norm",
+    "optimizer.decay=linear",
+    "optimizer.last=0",
+    "optimizer.weight_decay=0",
+    "head.dropout=0",
 )
 ADAPTER_RANK = 56  # of adapters in the package: the repository stays below its limit
 PROVENANCE, CARD = "training.json", "README.md"

@@ -152,7 +152,8 @@ def _measured(evaluations: Sequence[Evaluation], share: float) -> list[str]:
         "| tokens | all are the target's choices | tokens per step | speedup bound by memory |\n"
         "|---|---|---|---|\n" + "\n".join(rows),
         "Chains follow the texts' own tokens. The last column takes a forward's time as the bytes of its "
-        "weights. Measure on your machine with `outpace bench`.",
+        f"weights, and is largest for {speedups.index(max(speedups)) + 1} tokens. Measure on your machine "
+        "with `outpace bench`.",
     ]
 
 

@@ -61,6 +61,8 @@ class Head:
     token_weight: float = 0.1  # of the loss of token probabilities beside it (eagle, hass)
     token_loss: str = "soft_cross_entropy"  # that loss: one of TOKEN_LOSSES (eagle, hass, eagle3)
     top_k: int = 10  # tokens of the top-k loss (hass)
+    # of the top-k loss; 0 leaves it out, as the authors do in the first 40 of their 50 epochs (hass)
+    top_k_weight: float = 1.0
     # draft tokens that are learned (medusa, redrafter), 4 of hydra and 3 of mlp-speculator by default
     num_heads: int = 5
     # decoder layers (eagle, hass), or blocks of each head: by default 1 (medusa), 2 (redrafter) or 4 (hydra)
@@ -68,6 +70,8 @@ class Head:
     prefix: bool = True  # a decoder layer over the text before the heads, as in Hydra++ (hydra)
     inner_size: int = 0  # width of the state (mlp-speculator); 0: twice the target's
     tied: bool = False  # all steps share embedding, norm and LM head (mlp-speculator)
+    scale_input: bool = False  # norm the target's hidden state and divide it by √2 (mlp-speculator)
+    dropout: float = 0.0  # share of the inputs of blocks and LM heads set to 0, 0.2 by default (hydra)
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ class Distillation:
     """How a draft model learns from the target."""
 
     divergence: str = "forward_kl"  # one of DIVERGENCES (distillspec)
+    # weight of the target's distribution in the Jensen-Shannon divergence; 0.5: both alike (distillspec)
+    beta: float = 0.5
     on_policy: float = 0.5  # share of the batches that the draft answers (distillspec)
     on_policy_tokens: int = 64  # of these answers
     temperature: float = 1.0  # of both distributions
@@ -125,6 +131,7 @@ LEAST = {
     "head.unroll": 1,
     "head.noise": 0,
     "head.top_k": 1,
+    "head.top_k_weight": 0,
     "head.num_heads": 1,
     "head.num_layers": 1,
     "head.inner_size": 0,
@@ -136,6 +143,8 @@ LEAST = {
 }
 WEIGHTINGS = ("sum", "uniform")  # of early exits
 LABELS = ("text", "target")  # of what exits learn
+CLIPPED = ("norm", "value")  # of gradients
+DECAYS = ("linear", "cosine")  # of the learning rate
 
 
 @dataclass(frozen=True)
@@ -164,14 +173,18 @@ class EarlyExits:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW with warm-up and a linear decay to zero."""
+    """AdamW with warm-up and a decay of the learning rate."""
 
     rate: float = 1e-3
     warm_up: int = 50  # steps
     weight_decay: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.95
-    clip: float = 0.5  # largest norm of the gradients
+    # largest norm of the gradients, or with clip_by=value largest absolute value of each of their numbers
+    clip: float = 0.5
+    clip_by: str = "norm"  # norm or value; value by default of eagle and hass
+    decay: str = "linear"  # of the rate: linear or cosine; cosine by default of medusa and hydra
+    last: float = 0.0  # share of the rate that the decay leaves; 0.33 by default of hydra
 
 
 @dataclass(frozen=True)
@@ -207,6 +220,16 @@ class TrainConfig:
                 raise ConfigError(f"{name} is {value}: it is at least {smallest}")
         if self.optimizer.rate <= 0:
             raise ConfigError(f"optimizer.rate is {self.optimizer.rate}: it is above 0")
+        if self.optimizer.clip_by not in CLIPPED:
+            raise ConfigError(f"optimizer.clip_by is {self.optimizer.clip_by}: use {' or '.join(CLIPPED)}")
+        if self.optimizer.decay not in DECAYS:
+            raise ConfigError(f"optimizer.decay is {self.optimizer.decay}: use {' or '.join(DECAYS)}")
+        if not 0 <= self.optimizer.last <= 1:
+            raise ConfigError(f"optimizer.last is {self.optimizer.last}: it is a share, up to 1")
+        if not 0 <= self.head.dropout < 1:
+            raise ConfigError(f"head.dropout is {self.head.dropout}: it is a share below 1")
+        if not 0 < self.distillation.beta < 1:
+            raise ConfigError(f"distillation.beta is {self.distillation.beta}: it is between 0 and 1")
         if not 0 < self.distillation.size <= 1:
             raise ConfigError(f"distillation.size is {self.distillation.size}: it is a share, up to 1")
         if not 0 < self.held_out < 1:

@@ -329,7 +329,9 @@ def _position_head(
     count, layers = settings.num_heads, settings.num_layers
     if method == "mlp-speculator":
         inner = settings.inner_size or 2 * head_config(target, 1).hidden_size
-        head: PositionHead = MlpSpeculatorHead(target, count, inner, tied=settings.tied)
+        head: PositionHead = MlpSpeculatorHead(
+            target, count, inner, tied=settings.tied, scale_input=settings.scale_input
+        )
     elif method == "redrafter":
         head = ReDrafterHead(target, num_layers=layers, draft_ids=ids)
     elif method == "medusa":

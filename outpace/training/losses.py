@@ -61,13 +61,17 @@ def forward_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
     return mean(token_forward_kl(logits, target_logits, mask))
 
 
-def jensen_shannon(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
-    """The mean of KL(p || m) and KL(q || m) with m the mean of p and q; at most ln 2."""
+def jensen_shannon(logits: Tensor, target_logits: Tensor, mask: Tensor, *, beta: float = 0.5) -> Tensor:
+    """beta × KL(p || m) + (1 - beta) × KL(q || m) with m = beta × p + (1 - beta) × q, 0 < beta < 1: the
+    generalised divergence of DistillSpec (Zhou et al. 2024), at most ln 2. Near 0 and divided by beta it is
+    forward KL, near 1 and divided by 1 - beta reverse KL."""
     log_p, log_q = log_probs(logits, target_logits, mask)
     p, q = log_p.exp(), log_q.exp()
+    mixture = beta * p + (1 - beta) * q
     # where p and q are 0, the logarithm of m would have an infinite gradient
-    log_m = ((p + q) / 2).clamp_min(torch.finfo(p.dtype).tiny).log()
-    return mean((expected(p, log_p) + expected(q, log_q)) / 2 - expected((p + q) / 2, log_m))
+    log_m = mixture.clamp_min(torch.finfo(p.dtype).tiny).log()
+    own = beta * expected(p, log_p) + (1 - beta) * expected(q, log_q)
+    return mean(own - expected(mixture, log_m))
 
 
 def total_variation(

@@ -13,6 +13,7 @@ from outpace.training.lessons import feature_heads, position_heads
 from outpace.training.lessons.draft_models import (
     AlignmentLesson,
     DraftModelLesson,
+    FastDraftLesson,
     FilteredLesson,
     SequenceLesson,
     offline_lesson,
@@ -20,16 +21,23 @@ from outpace.training.lessons.draft_models import (
 
 FEATURE_HEADS, POSITION_HEADS = feature_heads.OBJECTIVES, position_heads.OBJECTIVES
 # sizes of the papers' heads, where they are not those of `config.Head`; Hydra's are those of Hydra++
-SIZES: Mapping[str, Mapping[str, int]] = {
-    "hydra": {"num_heads": 4, "num_layers": 4},
+SIZES: Mapping[str, Mapping[str, float]] = {
+    "hydra": {"num_heads": 4, "num_layers": 4, "dropout": 0.2},
     "mlp-speculator": {"num_heads": 3},
     "redrafter": {"num_layers": 2},
+}
+# how the papers train, where that is not as in `config.Optimizer`, whose rate is one for small targets
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "eagle": Optimizer(clip_by="value"),
+    "hass": Optimizer(clip_by="value"),
+    "medusa": Optimizer(decay="cosine"),
+    "hydra": Optimizer(decay="cosine", last=0.33, weight_decay=0.1),
 }
 DRAFT_MODELS: Mapping[str, Callable[..., DraftModelLesson]] = {
     "distillspec": DraftModelLesson,
     "adaspec": FilteredLesson,
     "direct-alignment": AlignmentLesson,
-    "fastdraft": SequenceLesson,
+    "fastdraft": FastDraftLesson,
     "multilingual-drafter": SequenceLesson,
     "domain-drafter": offline_lesson,
 }
@@ -58,7 +66,7 @@ def defaults(method: str) -> TrainConfig:
     """The settings of a method. ConfigError if there is none of this name."""
     if method not in METHODS:
         raise ConfigError(f"{method} has no drafter to train: use {', '.join(METHODS)}")
-    config = TrainConfig()
+    config = TrainConfig(optimizer=OPTIMIZERS.get(method, Optimizer()))
     if method in POSITION_HEADS:  # engines that read their layouts expect the whole vocabulary
         return replace(config, head=replace(config.head, draft_vocab=0, **SIZES.get(method, {})))
     if method == DraftDistributionPredictor.method:  # its few weights learn slowly at the rate of heads

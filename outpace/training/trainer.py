@@ -120,7 +120,9 @@ class Trainer:
                 loss = self._prepared(batch, noise).float() / config.accumulate
             total += self._checked(loss)
             self._accelerator.backward(loss)
-        self._accelerator.clip_grad_norm_(self._own, config.optimizer.clip)
+        by_norm = config.optimizer.clip_by == "norm"
+        clip = self._accelerator.clip_grad_norm_ if by_norm else self._accelerator.clip_grad_value_
+        clip(self._own, config.optimizer.clip)
         self._optimizer.step()
         self._optimizer.zero_grad()
         return total
@@ -283,9 +285,14 @@ def processes() -> Any:
 
 
 def rate_factor(step: int, config: TrainConfig) -> float:
-    """Factor of the learning rate: linear warm-up, then linear decay to zero after the last step."""
-    warm_up = min(1.0, (step + 1) / max(1, config.optimizer.warm_up))
-    return min(warm_up, (config.steps - step) / max(1, config.steps))
+    """Factor of the learning rate: linear warm-up, then linear or cosine decay to `last` after the last
+    step."""
+    settings = config.optimizer
+    warm_up = min(1.0, (step + 1) / max(1, settings.warm_up))
+    left = (config.steps - step) / max(1, config.steps)
+    if settings.decay == "cosine":
+        left = (1 - math.cos(math.pi * left)) / 2
+    return min(warm_up, settings.last + (1 - settings.last) * left)
 
 
 def _order(count: int, seed: int, epoch: int) -> Sequence[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -23,6 +24,7 @@ from outpace.models.heads.eagle3 import Eagle3Head
 from outpace.models.heads.formats.files import HeadFileError
 from outpace.models.heads.formats.folder import save_head
 from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.hydra import HydraHead
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
@@ -50,8 +52,8 @@ from outpace.training.lessons.early_exits import EarlyExitLesson
 from outpace.training.lessons.feature_heads import FeatureHeadLesson
 from outpace.training.lessons.lesson import DrafterLesson, Lesson
 from outpace.training.lessons.position_heads import NUM_RANKS, PositionHeadLesson
-from outpace.training.losses import forward_kl, total_variation_plus
-from outpace.training.methods import POSITION_HEADS, defaults
+from outpace.training.losses import forward_kl, jensen_shannon, total_variation_plus
+from outpace.training.methods import METHODS, POSITION_HEADS, defaults
 from outpace.training.texts import Example
 from outpace.training.trainer import Trainer
 from tests.models.conftest import build
@@ -215,6 +217,58 @@ def test_an_adapter_learns_the_targets_distribution_from_the_layer_before_it() -
 
 
 @torch.no_grad()
+def test_hydra_drops_a_share_of_the_inputs_of_blocks_and_lm_heads_in_training() -> None:
+    text, given = greedy_text(3, 1), list[Tensor]()
+    config = changed(CONFIG, ["head.prefix=false", "head.num_layers=3", "head.dropout=0.25"])
+    head = head_of("hydra", config)
+    made = lesson("hydra", head, target(), config)
+    batch = source(text, first=2).batch([0])
+
+    def loss(seed: int) -> float:
+        return made(batch, torch.Generator().manual_seed(seed)).item()
+
+    assert loss(1) == loss(1) != loss(2)
+    (drafted, *_), (again, *_) = (list(made.drafted(batch, STEPS)) for _ in range(2))
+    assert torch.equal(drafted, again)  # in drafts nothing is dropped
+    assert isinstance(head, HydraHead)
+    layers = [head.mixers[0].linear, *head.blocks[0].layers, head.lm_heads[0]]
+    hooks = [layer.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0])) for layer in layers]
+    list(made.drafted(batch, 1))
+    whole, _ = given.copy(), given.clear()
+    loss(1)
+    for hook in hooks:
+        hook.remove()
+    assert len(given) == len(whole) == 4
+    for dropped in given:
+        assert 0.1 < (dropped == 0).float().mean() < 0.4
+    kept = given[0] != 0  # of the first block, whose input nothing has changed before
+    torch.testing.assert_close(given[0][kept], whole[0][kept] / 0.75)
+    plain = lesson("hydra", head, target(), changed(config, ["head.dropout=0"]))
+    assert plain(batch, NO_NOISE).item() == plain(batch, torch.Generator().manual_seed(1)).item()
+
+
+def test_an_mlp_speculator_can_scale_its_input() -> None:
+    heads = [
+        head_of("mlp-speculator", changed(CONFIG, [f"head.scale_input={on}"])) for on in ("false", "true")
+    ]
+    hidden = torch.tensor([[3.0, 4.0] * (heads[0].hidden_size // 2)])
+    root = math.sqrt(12.5) * math.sqrt(2)  # of the mean square, and the square root of 2
+    torch.testing.assert_close(heads[0].begin(hidden), hidden)
+    torch.testing.assert_close(heads[1].begin(hidden), hidden / root)
+
+
+def test_methods_are_trained_as_in_their_papers_unless_told_otherwise() -> None:
+    found = {method: defaults(method) for method in METHODS}
+    clipped = {method for method, config in found.items() if config.optimizer.clip_by == "value"}
+    assert clipped == {"eagle", "hass"}
+    curved = {method for method, config in found.items() if config.optimizer.decay == "cosine"}
+    assert curved == {"medusa", "hydra"}
+    hydra = found["hydra"]
+    assert (hydra.head.dropout, hydra.optimizer.weight_decay, hydra.optimizer.last) == (0.2, 0.1, 0.33)
+    assert found["medusa"].optimizer.last == 0 == found["medusa"].head.dropout
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("method", POSITION_HEADS)
 def test_a_head_learns_the_text_or_the_targets_distribution_with_the_weights_of_its_paper(
     method: str,
@@ -348,6 +402,11 @@ def test_drafts_learn_the_divergence_that_is_asked_for() -> None:
             "total_variation": (p - q).abs().sum(-1).mean() / 2,
         }[divergence]
         assert made(texts.batch([0]), NO_NOISE).item() == pytest.approx(expected.item(), rel=1e-5)
+    settings = Distillation(divergence="jensen_shannon", beta=0.2)
+    made = DraftModelLesson(draft().model, target().head, settings)
+    expected = jensen_shannon(own, true, mask, beta=0.2).item()
+    assert made(texts.batch([0]), NO_NOISE).item() == pytest.approx(expected)
+    assert expected != pytest.approx(jensen_shannon(own, true, mask).item(), rel=0.05)
     hot = DraftModelLesson(draft().model, target().head, Distillation(temperature=2.0))
     assert hot(texts.batch([0]), NO_NOISE).item() == pytest.approx(forward_kl(own / 2, true / 2, mask).item())
 
@@ -500,6 +559,9 @@ def test_fastdraft_learns_the_answers_and_makes_a_smaller_model() -> None:
     expected = functional.cross_entropy(logits[4:-1], batch.tokens[0, 5:])
     made = SequenceLesson(draft().model, target().head, Distillation())
     assert made(batch, NO_NOISE).item() == pytest.approx(expected.item(), rel=1e-5)
+    made = lesson("fastdraft", draft().model, target(), defaults("fastdraft"))
+    assert isinstance(made, DrafterLesson)
+    assert len(made.evaluation(0, [batch]).agreement) == 8  # the lengths that the paper reports
     one, two = (smaller(target().model, changed(defaults("fastdraft"), [f"seed={seed}"])) for seed in (0, 1))
     sizes = [sum(each.numel() for each in model.parameters()) for model in (one, target().model)]
     assert sizes[0] < sizes[1] and one.config.vocab_size == VOCAB

@@ -15,12 +15,14 @@ from outpace.training import losses
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 K = 2  # of the top-k cross entropy
 DECAY = 2.0
+BETA = 0.3
 BETWEEN: dict[str, Loss] = {
     "soft_cross_entropy": losses.soft_cross_entropy,
     "top_k_cross_entropy": partial(losses.top_k_cross_entropy, k=K),
     "forward_kl": losses.forward_kl,
     "reverse_kl": losses.reverse_kl,
     "jensen_shannon": losses.jensen_shannon,
+    "jensen_shannon, beta": partial(losses.jensen_shannon, beta=BETA),
     "total_variation": losses.total_variation,
     "total_variation_plus": losses.total_variation_plus,
     "negative_log_acceptance": losses.negative_log_acceptance,
@@ -36,6 +38,11 @@ def softmax(row: list[float]) -> list[float]:
 
 def kl(a: list[float], b: list[float]) -> float:
     return sum(x * math.log(x / y) for x, y in zip(a, b, strict=True))
+
+
+def mixed(p: list[float], q: list[float], beta: float) -> float:
+    mixture = [beta * x + (1 - beta) * y for x, y in zip(p, q, strict=True)]
+    return beta * kl(p, mixture) + (1 - beta) * kl(q, mixture)
 
 
 def overlap(p: list[float], q: list[float]) -> float:
@@ -65,13 +72,8 @@ def by_hand(name: str, ps: list[list[float]], qs: list[list[float]]) -> float:
         ),
         "forward_kl": kl,
         "reverse_kl": lambda p, q: kl(q, p),
-        "jensen_shannon": lambda p, q: (
-            (
-                kl(p, [(x + y) / 2 for x, y in zip(p, q, strict=True)])
-                + kl(q, [(x + y) / 2 for x, y in zip(p, q, strict=True)])
-            )
-            / 2
-        ),
+        "jensen_shannon": lambda p, q: mixed(p, q, 0.5),
+        "jensen_shannon, beta": lambda p, q: mixed(p, q, BETA),
         "total_variation": lambda p, q: sum(abs(x - y) for x, y in zip(p, q, strict=True)) / 2,
         "negative_log_acceptance": lambda p, q: -math.log(overlap(p, q)),
     }
@@ -95,6 +97,14 @@ def test_a_loss_is_the_sum_by_hand(name: str) -> None:
     ps = [softmax(row) for row in target[mask].tolist()]
     qs = [softmax(row) for row in draft[mask].tolist()]
     assert BETWEEN[name](draft, target, mask).item() == pytest.approx(by_hand(name, ps, qs), rel=1e-12)
+
+
+def test_the_jensen_shannon_divergence_goes_from_forward_to_reverse_kl() -> None:
+    draft, target = random_logits(7, 6, 5)
+    mask, small = everywhere(draft), 1e-6
+    for beta, limit in ((small, losses.forward_kl), (1 - small, losses.reverse_kl)):
+        found = losses.jensen_shannon(draft, target, mask, beta=beta) / small
+        assert found.item() == pytest.approx(limit(draft, target, mask).item(), rel=1e-4)
 
 
 def test_cross_entropy_by_hand() -> None:

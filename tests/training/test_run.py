@@ -282,6 +282,24 @@ def test_runs_of_one_process_may_have_different_precisions(model, data, tmp_path
     assert losses[0] == losses[2] != losses[1]
 
 
+def test_fastdraft_is_pretrained_on_texts_and_then_learns_answers(model, tmp_path) -> None:
+    path = tmp_path / "texts.jsonl"
+    rows = [{"prompt": f"def f{index}", "answer": f"(a, b):\n    return {index}\n"} for index in range(12)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    rest = {"target": model, "data": str(path)}
+    changes = [*QUICK, "answers.generate=false"]
+    first = train("fastdraft", output=tmp_path / "first", changes=changes, **rest).folder
+    second = train("fastdraft", output=tmp_path / "second", draft=str(first), changes=QUICK, **rest).folder
+    before, after = (load_file(folder / "model.safetensors") for folder in (first, second))
+    assert before.keys() == after.keys() and any(
+        not torch.equal(before[name], after[name]) for name in before
+    )
+    card = (second / "README.md").read_text()
+    assert "\n| 8 | " in card and "and is largest for " in card
+    draft = {"method": "speculative-sampling", "draft": str(second), "max_tokens": 4}
+    assert outpace.generate(model, "def add(a, b):", **draft)[0].statistics.num_draft_tokens
+
+
 def test_accuracies_of_ranks_are_those_of_all_held_out_texts() -> None:
     lesson = Mock(PositionHeadLesson)
     # right tokens by depth and rank, and texts by depth, of two batches
@@ -303,6 +321,23 @@ def test_a_head_that_drafts_few_tokens_is_trained_and_used(model, data, tmp_path
         plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
         found = outpace.generate(model, "def add(a, b):", method=method, head=str(folder), max_tokens=12)
         assert found[0].tokens == plain[0].tokens and found[0].statistics.num_draft_tokens
+
+
+def test_no_steps_measure_the_ranks_of_heads_from_elsewhere(model, data, tmp_path) -> None:
+    theirs = train("medusa", target=model, data=data, output=tmp_path / "theirs", changes=QUICK).folder
+    config = json.loads((theirs / "config.json").read_text())
+    measured = config.pop("rank_accuracies")
+    (theirs / "config.json").write_text(json.dumps(config))
+    changes = [*QUICK, "steps=0"]
+    ours = train(
+        "medusa", target=model, data=data, output=tmp_path / "ours", head=str(theirs), changes=changes
+    ).folder
+    found = json.loads((ours / "config.json").read_text())["rank_accuracies"]
+    # of weights that were rounded when they were written, on the same held-out texts
+    assert [len(each) for each in found] == [len(each) for each in measured]
+    assert all(each == pytest.approx(other, abs=0.1) for each, other in zip(found, measured, strict=True))
+    weights = [load_file(folder / "model.safetensors") for folder in (theirs, ours)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_hidden_states_on_disk_give_the_same_head(model, data, tmp_path) -> None:
@@ -570,6 +605,12 @@ def test_settings_are_changed_by_dotted_names() -> None:
         ("optimizer.rate=nan", "optimizer.rate is nan: it is a number"),
         ("optimizer.rate=0", "optimizer.rate is 0.0: it is above 0"),
         ("distillation.size=-1", "distillation.size is -1.0: it is a share, up to 1"),
+        ("distillation.beta=1", "distillation.beta is 1.0: it is between 0 and 1"),
+        ("head.dropout=1", "head.dropout is 1.0: it is a share below 1"),
+        ("head.top_k_weight=-1", "head.top_k_weight is -1.0: it is at least 0"),
+        ("optimizer.clip_by=size", "optimizer.clip_by is size: use norm or value"),
+        ("optimizer.decay=step", "optimizer.decay is step: use linear or cosine"),
+        ("optimizer.last=2", "optimizer.last is 2.0: it is a share, up to 1"),
         ("head.token_loss=kl", "head.token_loss is kl: use soft_cross_entropy or total_variation or "),
         ("distillation.divergence=kl", "distillation.divergence is kl: use forward_kl or reverse_kl or "),
     ):

@@ -4,6 +4,7 @@ what is kept."""
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from outpace.training.config import Optimizer, TrainConfig
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.texts import Example
-from outpace.training.trainer import Trainer
+from outpace.training.trainer import Trainer, rate_factor
 
 pytest.importorskip("accelerate")
 TEXTS = [Example((index, 1, 2, 3), 1) for index in range(8)]
@@ -90,6 +91,40 @@ def test_the_learning_rate_rises_and_falls_to_zero(tmp_path: Path) -> None:
     assert lesson.weights[::2] == lesson.weights[1::2]  # the batches of a step have the same weights
     factors = [0.25, 0.5, 0.75, 9 / 12, 8 / 12, 7 / 12, 6 / 12, 5 / 12, 4 / 12, 3 / 12, 2 / 12, 1 / 12]
     assert steps == pytest.approx([0.1 * factor for factor in factors], rel=1e-3)
+
+
+def test_the_learning_rate_falls_along_a_cosine_to_the_share_that_is_asked_for() -> None:
+    config = replace(CONFIG, steps=8, optimizer=Optimizer(warm_up=0, decay="cosine", last=0.2))
+    factors = [rate_factor(step, config) for step in range(9)]
+    assert factors == pytest.approx([0.2 + 0.4 * (1 + math.cos(math.pi * step / 8)) for step in range(9)])
+    assert factors[0] == 1 and factors[4] == pytest.approx(0.6) and factors[8] == pytest.approx(0.2)
+    linear = replace(config, optimizer=replace(config.optimizer, decay="linear"))
+    assert [rate_factor(step, linear) for step in (0, 4, 8)] == pytest.approx([1.0, 0.6, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("clip_by", "expected"), [("norm", [0.3, 0.4]), ("value", [0.5, 0.5]), ("none", [3.0, 4.0])]
+)
+def test_gradients_are_clipped_by_their_norm_or_each_number(
+    clip_by: str, expected: list[float], tmp_path: Path
+) -> None:
+    class TwoWeights(OneWeight):
+        def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+            return (self.trained["weight"] * torch.tensor([3.0, 4.0])).sum()
+
+    lesson, given = TwoWeights(), list[list[float]]()
+    lesson.trained["weight"].data = torch.zeros(2)
+    none = clip_by == "none"
+    settings = Optimizer(clip=1e9 if none else 0.5, clip_by="norm" if none else clip_by)
+    config = replace(CONFIG, steps=1, accumulate=1, optimizer=settings)
+    trainer = Trainer(lesson, Texts(TEXTS), Texts(TEXTS), config, tmp_path)
+
+    def noted(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        given.extend(each.grad.tolist() for group in optimizer.param_groups for each in group["params"])
+
+    trainer._optimizer.optimizer.register_step_pre_hook(noted)
+    trainer.run(lambda label, number: None, evaluate=False)
+    assert given == [pytest.approx(expected)]
 
 
 def test_the_logged_loss_is_the_mean_of_the_batches_of_a_step(tmp_path: Path) -> None:

@@ -70,10 +70,12 @@ class HydraHead(PositionHead):
             [nn.Linear(size, self.num_draft_tokens, bias=bias) for _ in range(num_heads)]
         )
         self.prefix = prefix
+        self.dropout = nn.Dropout(0.0)  # of the inputs of blocks and LM heads, in training
 
     def forward(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         states = torch.cat((states, self.embed_tokens(tokens).to(states.dtype)), -1)
-        return self.lm_heads[depth](self.blocks[depth](self.mixers[depth](states))), states
+        mixed = self.blocks[depth](self.mixers[depth](self.dropout(states)), self.dropout)
+        return self.lm_heads[depth](self.dropout(mixed)), states
 
 
 def prefix_layer(target: TargetWithLayers) -> PrefixLayer:

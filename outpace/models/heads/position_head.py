@@ -9,6 +9,7 @@ vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -72,8 +73,10 @@ class ResidualBlocks(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(size, size, bias=bias) for _ in range(num_layers)])
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, states: Tensor, dropout: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """`dropout`: applied to the input of every layer."""
         for layer in self.layers:
+            states = states if dropout is None else dropout(states)
             states = states + nn.functional.silu(layer(states))
         return states
 

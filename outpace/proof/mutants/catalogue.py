@@ -202,7 +202,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         return kind(draft, width=2, **options)
 
     def merging(kind: type[PairMergingDrafter], stop: Stop | None = None) -> Parts:
-        drafter = kind(cross_vocabulary, target.vocab, 2, 4, online=False, stop=stop)
+        drafter = kind(cross_vocabulary, target.vocab, 2, 4, pairs="all", stop=stop)
         return Parts(target, drafter, Rejection(), chain)
 
     def renaming(kind: type[SharedTokenDrafts], pair: CrossVocabularyDraft) -> Parts:

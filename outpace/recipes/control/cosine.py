@@ -8,13 +8,17 @@ whatever they are. The choice of the draft models follows from earlier steps and
 
 A draft model's score follows the tokens that it proposed itself and that were generated, times its confidence
 in them. The `chosen` draft models with the largest scores draft; with probability `explore`, and after a step
-in which nothing was accepted, one more is added at random. The paper leaves the formulas and constants
-partly open: these are the ones taken here. Scores begin at 1, so that every draft model is tried.
+in which nothing was accepted, one more is added at random. The paper leaves the formulas and constants partly
+open: these are the ones taken here. Scores begin at 1, so that every draft model is tried.
 
 With `adaptive`, drafts have the length with the least predicted time of a step per expected token, from the
-times and the acceptance measured so far; the paper solves a small linear programme for the same purpose. Here
-draft models run one after the other on one machine. The paper runs them on nodes of their own and drafts for
-one batch while another is verified: this engine does neither, and does not gain what the paper gains by it.
+times and the acceptance measured so far.
+
+Built are routing and fusion, which is half of the method. The other half is not: in the paper draft models
+run on nodes of their own and draft for one batch of requests while another is verified, and a scheduler
+solves a small linear programme for the requests of a batch and the draft tokens of each, within limits of
+memory and latency, so that neither side waits. Here they run one after the other on one machine, before the
+target, so that each one more makes a step longer; the paper's latency and throughput are not to be expected.
 
 With one draft model chosen and without fusion it is greedy drafting by the model with the best score. Use it
 with two or three small draft models for different domains, for texts that mix these domains; where one of

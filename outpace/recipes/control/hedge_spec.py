@@ -15,6 +15,10 @@ Where acceptance depends on the token, products of 1 - TV along the generated te
 length, as the text is not the draft's; `estimate` "token" takes min(1, q(x) / p(x)) of the generated tokens
 x, which is unbiased and varies more. `loss` "rate" compares acceptance per token without delay.
 
+The paper's experts are heads of EAGLE-3, which draft trees. Here they are draft models, which draft chains:
+heads cannot be given, and neither is the paper's other statistic, the target's probability of the tokens that
+a tree has behind its root. `taps` drafts with several heads, all of them in each step.
+
 Use it with draft models for different domains or languages. All of them read all generated tokens, each in a
 forward of its own per step, except those it has read while it drafted: with many or large models that costs
 more than the choice gains. With one draft model it is speculative sampling.

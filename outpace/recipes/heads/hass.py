@@ -2,7 +2,8 @@
 
 New here: nothing; the method is the training (`outpace train hass`). Reuses: FeatureDrafter, dynamic_tree,
 Match, Fixed. Exact at any temperature: the tokens are chosen by probability, carry no claim and are verified
-by matching.
+by matching. The authors leave the top-k loss out in the first 40 of their 50 epochs: that is a run of its
+own, with `head.top_k_weight=0`.
 """
 
 from functools import partial

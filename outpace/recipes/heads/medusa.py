@@ -2,11 +2,13 @@
 
 New here: nothing. Reuses: PositionDrafter, grow, static_tree, Rejection, Fixed. Exact at any temperature: the
 tree's tokens are the most probable ones by rank, without a claim; a drawn chain carries the heads'
-distributions. This is Medusa-1 without typical acceptance, which changes the output.
+distributions. This is Medusa-1 without typical acceptance, which changes the output. Medusa-2, which trains
+the target together with the heads and so makes another model, is not built.
 
 The heads do not see one another's tokens, so all nodes of a depth have the same candidates. The tree takes
 the most probable ranks by the accuracies in the heads' configuration (`rank_accuracies`, one list per head);
-if there are none, by accuracies that fall with rank and depth. The paper's trees have 63 nodes, too.
+if there are none, as in heads from elsewhere, by assumed ones that fall with rank and depth. `outpace train
+medusa --head FOLDER --set steps=0` measures them and trains nothing. The paper's trees have 63 nodes, too.
 """
 
 from functools import partial

@@ -9,8 +9,11 @@ are chosen, not drawn, and carry no claim.
 `outpace index build --kind skip-sets --from maths.jsonl --from stories.jsonl --tokenizer MODEL` makes the
 file: each `--from` is a domain, with lines that have a "prompt" or "messages", or texts in the chat template
 that requests will have. The paper searches sets by measured tokens per second; here the tokens are counted,
-and the forwards with the share of the weights that each reads, which is repeatable. A prompt that is far from
-all anchors has every second layer skipped. A compiled target is compiled once for each set that is used.
+and the forwards with the share of the weights that each reads, which is repeatable. No speed of this method
+has been measured here, only tokens per weights read (docs/log.md): where a step's time does not follow the
+weights that it reads, as on a GPU with a small model, the sets that are found need not be the fastest. A
+prompt that is far from all anchors has every second layer skipped. A compiled target is compiled once for
+each set that is used.
 """
 
 from outpace.controllers.confidence import Confidence

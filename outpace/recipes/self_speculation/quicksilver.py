@@ -12,11 +12,15 @@ temperature.
 The paper gives no thresholds. The defaults were chosen on the package's target and 22 pieces of Python's
 standard library, whose perplexity rises from 18.94 to 19.10 with them; 1.3 % of the layers' work is left out,
 less than the entropies cost: this model's tokens are certain late. `outpace.analysis.perplexity.calibrated`
-finds the thresholds of a target of your own. All tokens are treated alike, also those of the prompt, so that
-the output does not depend on the parts in which a text is read. Fusion is causal: a token takes the outputs
-of the one before it and does not change them, where the paper takes the mean of both. The LM head tests the
-entropy only of tokens that passed the other test. Bits are simulated by rounding, which saves nothing. Not
-for compiled targets.
+finds the thresholds of a target of your own. The paper reports 30 to 40 % with GPT-2 and Llama 2.
+
+What differs from the paper: a fused token takes the outputs of the one before it, whereas the paper puts the
+mean of both states in the place of both. While decoding, the token before has run through all layers when the
+next one is known, so that a mean could neither save that run nor change what was generated from it; running
+the mean saves nothing either. Tokens of the prompt halt too, and later tokens no longer find them in later
+layers: all tokens are treated alike, so that the output does not depend on the parts in which a text is read,
+nor on what was prompt in an earlier turn. The LM head tests the entropy only of tokens that passed the other
+test. Bits are simulated by rounding, which saves nothing. Not for compiled targets.
 """
 
 from typing import Literal

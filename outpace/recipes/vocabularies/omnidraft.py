@@ -5,10 +5,11 @@ are merged into that token; and the resulting distribution over target tokens, m
 CrossVocabularyDrafter, Rejection, Fixed. Exact at any temperature: the probability of a target token sums
 over the ways in which the draft model can generate it. A token that could have begun a pair but was not
 merged rules out the second tokens of that pair, so the next distribution is without them. Pairs are
-considered for the target tokens that occur in the text so far, prompt included, or with `online=False` for
-all. Only pairs that begin with one of the draft's `pair_starts` most probable tokens are merged: the
-distributions after those are computed in the same forwards as the draft. Runs of more than two tokens are not
-merged.
+considered for the target tokens that occurred in any text so far, prompts included, of which there are never
+more than the vocabulary has; `pairs` "request" takes those of the request's own text, so that no text depends
+on other requests, and "all" takes all tokens at once. Only pairs that begin with one of the draft's
+`pair_starts` most probable tokens are merged: the distributions after those are computed in the same forwards
+as the draft. Runs of more than two tokens are not merged.
 
 With `learn_every` the draft model learns while it drafts: after every so many verified tokens a low-rank
 adapter is updated with the paper's hybrid loss (`drafters/model/online_distillation.py`). The user's draft
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -61,7 +63,7 @@ def omnidraft(
     draft: CrossVocabularyDraft,
     depth: int = 5,
     pair_starts: int = 4,
-    online: bool = True,
+    pairs: Literal["seen", "request", "all"] = "seen",
     learn_every: int = 0,
     learning_rate: float = 1e-3,
     stop_threshold: float | None = None,
@@ -72,7 +74,7 @@ def omnidraft(
         draft: model that drafts; its vocabulary may differ from the target's
         depth: tokens drafted per step, in the draft's tokens
         pair_starts: most probable draft tokens at each position considered as the first token of a pair
-        online: merge only into tokens that occur in the text so far; false merges into all
+        pairs: merge into tokens that occurred in any text so far, in the request's own, or into all tokens
         learn_every: verified tokens after which the draft learns from them; 0: it does not learn
         learning_rate: step size with which it learns
         stop_threshold: predicted probability of a rejection above which drafting stops; none: it does not
@@ -94,7 +96,7 @@ def omnidraft(
         target.vocab,
         depth,
         pair_starts,
-        online=online,
+        pairs=pairs,
         learning=learning,
         stop=None if stop_threshold is None else Stop(stop_threshold),
     )
@@ -199,12 +201,12 @@ class PairMergingDrafter:
         depth: int,
         pair_starts: int,
         *,
-        online: bool,
+        pairs: Literal["seen", "request", "all"],
         learning: OnlineDistillation | None = None,
         stop: Stop | None = None,
     ) -> None:
         self.learning, self.stop = learning, stop
-        self.learns_across_rows = learning is not None or stop is not None
+        self.learns_across_rows = pairs == "seen" or learning is not None or stop is not None
         self._cross_vocabulary, self._vocab, self._pair_starts = cross_vocabulary, vocab, pair_starts
         self._own, self._match = cross_vocabulary.shared
         self._shared = cross_vocabulary.match_of >= 0
@@ -215,12 +217,12 @@ class PairMergingDrafter:
             max_depth=depth + 1,
             keeps_hidden=stop is not None,
         )
-        self._pairs = RequestMemory[TokenPairs](lambda: TokenPairs(cross_vocabulary))
         self._rows: list[TokenPairs] = []  # per row of the draft in progress
-        self._all: TokenPairs | None = None
-        if not online:
-            self._all = TokenPairs(cross_vocabulary)
-            self._all.learn(range(len(cross_vocabulary.target_vocabulary.pieces)))
+        self._pairs = RequestMemory[TokenPairs](lambda: TokenPairs(cross_vocabulary))
+        self._of_all = None if pairs == "request" else TokenPairs(cross_vocabulary)
+        if pairs == "all":
+            assert self._of_all is not None
+            self._of_all.learn(range(len(cross_vocabulary.target_vocabulary.pieces)))
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         self._rows = self._pairs_of(ctx)  # for `grow`, whose context is in the draft model's tokens
@@ -244,11 +246,10 @@ class PairMergingDrafter:
         self._pairs.release(slots)
 
     def _pairs_of(self, ctx: Context) -> list[TokenPairs]:
-        """Per row the pairs of the tokens in its text; of all target tokens if they are learnt beforehand."""
-        if self._all is not None:
-            return [self._all] * len(ctx.slots)
+        """Per row the pairs that may be merged; what is new in the texts is learned first."""
         found: list[TokenPairs] = []
-        for pairs, new in self._pairs.follow(ctx):
+        for own, new in self._pairs.follow(ctx):
+            pairs = self._of_all or own
             pairs.learn(new.tolist())
             found.append(pairs)
         return found

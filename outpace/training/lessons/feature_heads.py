@@ -59,7 +59,7 @@ def _eagle(one: Compared, settings: Head) -> Tensor:
 
 def _hass(one: Compared, settings: Head) -> Tensor:
     top = losses.top_k_cross_entropy(one.logits, one.target_logits, one.mask, k=settings.top_k)
-    return _eagle(one, settings) + top
+    return _eagle(one, settings) + settings.top_k_weight * top
 
 
 OBJECTIVES = {  # by the method that is trained

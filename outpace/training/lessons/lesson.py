@@ -84,6 +84,7 @@ class DrafterLesson(Lesson):
 
     evaluation_type = DrafterEvaluation
     max_depth: int | None = None  # tokens of the longest draft; None: no limit
+    evaluated_depth = EVALUATED_DEPTH
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:  # (M, K) each
         """The drafter's logits for the first, second, ... draft token, at most `num_steps`. It reads the
@@ -116,8 +117,8 @@ class DrafterLesson(Lesson):
 
     @torch.no_grad()
     def evaluation(self, step: int, batches: Iterable[Batch]) -> DrafterEvaluation:
-        """Agreement with the target in drafts of `EVALUATED_DEPTH` tokens."""
-        num_steps = min(EVALUATED_DEPTH, self.max_depth or EVALUATED_DEPTH)
+        """Agreement with the target in drafts of `evaluated_depth` tokens."""
+        num_steps = min(self.evaluated_depth, self.max_depth or self.evaluated_depth)
         sums = torch.zeros(2 + num_steps, dtype=torch.float64)
         for batch in batches:
             sums += self.agreement(batch, num_steps).cpu()

@@ -7,6 +7,7 @@ K draft vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,19 @@ from outpace.training.lessons.lesson import DrafterLesson, draftable
 from outpace.training.unrolled import over_text
 
 NUM_RANKS = 10  # whose accuracies are measured at each depth, or as many as there are tokens to draft
+
+
+@contextmanager
+def dropout(module: nn.Dropout, share: float, noise: torch.Generator) -> Iterator[None]:
+    """Set this share of the module's inputs to 0 meanwhile; which follows from the noise."""
+    with torch.random.fork_rng():
+        torch.manual_seed(noise.initial_seed())
+        module.p = share
+        module.train()
+        try:
+            yield
+        finally:
+            module.eval()
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,12 @@ class PositionHeadLesson(DrafterLesson):
             self._places[head.draft_ids.cpu()] = torch.arange(len(head.draft_ids))
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        if isinstance(self.head, HydraHead):
+            with dropout(self.head.dropout, self._settings.dropout, noise):
+                return self._loss(batch)
+        return self._loss(batch)
+
+    def _loss(self, batch: Batch) -> Tensor:
         total = batch.hidden[-1].new_zeros((), dtype=torch.float32)
         ids = self.draft_ids(batch.tokens.device)
         for step, logits in enumerate(self.drafted(batch, self.num_steps)):

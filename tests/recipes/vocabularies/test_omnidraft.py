@@ -4,13 +4,14 @@ true."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 from outpace.core.claim import Drawn
-from outpace.core.contracts import Step
+from outpace.core.contracts import Parts, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.table import TableTarget
@@ -18,6 +19,7 @@ from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 from outpace.proof.decode_all import texts
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.expected_acceptance import expected_accepted
+from outpace.proof.per_row_drafter import row_by_row
 from outpace.proof.reference import table_logits
 from outpace.recipes.vocabularies.omnidraft import TokenPairs, omnidraft
 from outpace.recipes.vocabularies.tli import tli
@@ -63,7 +65,7 @@ def test_longer_drafts_are_exact(theirs: list[bytes | None], ours: list[bytes | 
         Case((2, 0), SamplingParams(max_tokens=6)),
     ]
     found = enumerate_distributions(
-        lambda: omnidraft.build(target, draft=cross_vocabulary, depth=3, pair_starts=breadth, online=False),
+        lambda: omnidraft.build(target, draft=cross_vocabulary, depth=3, pair_starts=breadth, pairs="all"),
         cases,
         replays=5,
     )
@@ -119,10 +121,10 @@ def test_more_learned_pairs_accept_more(seed: int) -> None:
     # texts of as many tokens and letters that end alike: ba a ba without ab, a ab ba with it
     found = [
         expected_accepted(
-            lambda o=online: omnidraft.build(target, draft=cross_vocabulary, depth=2, online=o), 2, prompt
+            lambda o=which: omnidraft.build(target, draft=cross_vocabulary, depth=2, pairs=o), 2, prompt
         )
         for prompt in ((3, 0, 3), (0, 2, 3))
-        for online in (True, False)
+        for which in ("request", "all")
     ]
     before, everything, after, same = found
     assert (
@@ -143,16 +145,43 @@ def test_only_pairs_of_learned_tokens_are_merged() -> None:
     assert pairs.after == {0: {1: 2}, 1: {0: 3}}
 
 
-def test_learned_pairs_are_dropped_with_the_request() -> None:
+def test_pairs_of_earlier_requests_are_merged_and_the_output_stays_exact() -> None:
+    target, cross_vocabulary = (
+        TableTarget(4, seed=1, order=1),
+        pair(TableTarget(2, seed=10, order=1), [b"a", b"b"]),
+    )
+    target.logits[:, 2] += 2.0
+
+    def build(pairs: str, *earlier: int) -> Parts:
+        parts = omnidraft.build(target, draft=cross_vocabulary, depth=2, pairs=pairs)
+        if earlier:
+            texts(parts, [earlier], [SamplingParams(temperature=0.0, max_tokens=2)])
+        return parts
+
+    unseen = (3, 0, 3)  # a text without ab
+    found = [
+        expected_accepted(partial(build, *given), 2, unseen)
+        for given in (("seen",), ("request", 1, 2, 3), ("seen", 1, 2, 3), ("all",))
+    ]
+    assert found[0] == found[1] < found[2] and found[2] == pytest.approx(found[3], abs=1e-12)
+
+    cases = [Case(unseen, SamplingParams(temperature=1.0, max_tokens=3))]
+    history = partial(texts, prompts=[(1, 2, 3)], sampling=[SamplingParams(temperature=0.0, max_tokens=2)])
+    exact = enumerate_distributions(row_by_row(partial(build, "seen"), history), cases, replays=5)
+    assert largest_error(exact, table_logits(target.logits, target.state), cases) < 1e-12
+    assert exact.counts.accepted
+
+
+def test_pairs_of_other_requests_can_be_left_out() -> None:
     target, cross_vocabulary = (
         TableTarget(4, seed=3, order=2),
         pair(TableTarget(2, seed=5, order=2), [b"a", b"b"]),
     )
     sampling = [SamplingParams(temperature=1.0, max_tokens=20 + row, seed=row) for row in range(3)]
     prompts = [(0, 1, 1), (2, 3, 0), (1,)]
-    together = texts(omnidraft.build(target, draft=cross_vocabulary), prompts, sampling)
+    together = texts(omnidraft.build(target, draft=cross_vocabulary, pairs="request"), prompts, sampling)
     for row in range(3):
-        parts = omnidraft.build(target, draft=cross_vocabulary)
+        parts = omnidraft.build(target, draft=cross_vocabulary, pairs="request")
         assert texts(parts, prompts[row : row + 1], sampling[row : row + 1])[0] == together[row]
 
 
@@ -162,5 +191,5 @@ def test_single_precision_distributions_stay_distributions() -> None:
     target.logits, model.logits = target.logits.float(), (9 * model.logits).float()
     cross_vocabulary = pair(model, [b"b", b"a", b"bb"])
     sampling = [SamplingParams(temperature=1.0, max_tokens=60, seed=seed) for seed in range(32)]
-    found = texts(omnidraft.build(target, draft=cross_vocabulary, online=False), [(0, 1)] * 32, sampling)
+    found = texts(omnidraft.build(target, draft=cross_vocabulary, pairs="all"), [(0, 1)] * 32, sampling)
     assert all(len(text) == 60 for text in found)

@@ -91,7 +91,7 @@ def error_of(found: Enumeration[tuple[int, ...]]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"online": False, "stop_threshold": 0.5}])
+@pytest.mark.parametrize("options", [{}, {"pairs": "all", "stop_threshold": 0.5}])
 def test_the_distribution_is_the_targets_while_the_draft_learns(options: dict[str, Any]) -> None:
     """Each run begins with an untrained adapter, so that it can be repeated, and learns in every step."""
     updates: list[int] = []
@@ -120,7 +120,7 @@ def test_the_distribution_is_the_targets_while_the_draft_learns(options: dict[st
 @pytest.mark.slow
 def test_the_distribution_is_the_targets_with_learned_frozen_weights() -> None:
     """Adapter and head are trained on other requests and then shared by all rows of the proof."""
-    trained = learning_parts(**LEARN, stop_threshold=0.5, online=False)
+    trained = learning_parts(**LEARN, stop_threshold=0.5, pairs="all")
     decode(trained, range(3))
     learning, stop = learning_of(trained), drafter_of(trained).stop
     assert learning.num_updates > 20 and stop is not None and stop.head.num_updates > 0
@@ -134,7 +134,7 @@ def test_the_distribution_is_the_targets_with_learned_frozen_weights() -> None:
     frozen.head = stop.head
 
     def build() -> Parts:
-        drafter = PairMergingDrafter(draft, models().target.vocab, 3, 4, online=False, stop=frozen)
+        drafter = PairMergingDrafter(draft, models().target.vocab, 3, 4, pairs="all", stop=frozen)
         return Parts(models().target, drafter, Rejection(), Fixed(3))
 
     found = enumerate_distributions(build, CASES, replays=5, most=3_000)
@@ -162,7 +162,7 @@ def test_drafts_that_end_early_keep_the_distribution(
     ]
 
     def build(stop: Stop | None) -> Parts:
-        drafter = PairMergingDrafter(draft, target.vocab, 3, 4, online=False, stop=stop)
+        drafter = PairMergingDrafter(draft, target.vocab, 3, 4, pairs="all", stop=stop)
         return Parts(target, drafter, Rejection(), Fixed(3))
 
     found = enumerate_distributions(lambda: build(HiddenStop(threshold)), cases)
@@ -243,7 +243,7 @@ def test_an_update_while_a_draft_is_pending_would_be_seen() -> None:
     parts = learning_parts(**LEARN)
     learning = learning_of(parts)
     learning._interval = 1 << 30  # not in `observe`
-    early = Early(learning._cross_vocabulary, 4, 3, 4, online=True, learning=learning)
+    early = Early(learning._cross_vocabulary, 4, 3, 4, pairs="request", learning=learning)
     watched = Watched(replace(parts, drafter=early))
     run_with_requests_that_join(replace(parts, drafter=watched, verifier=watched))
     assert watched.changes > 5
@@ -319,7 +319,7 @@ def test_global_random_numbers_are_not_used() -> None:
 
 def test_a_text_learns_the_hybrid_loss() -> None:
     """The loss of the first update against a sum by hand over the generated tokens."""
-    parts, draft = learning_parts(learn_every=25, online=False), models().cross_vocabulary
+    parts, draft = learning_parts(learn_every=25, pairs="all"), models().cross_vocabulary
     learning, losses = learning_of(parts), list[float]()
     target, own = models().target, draft.model
     assert isinstance(target, HFTarget) and isinstance(own, HFTarget)
@@ -425,7 +425,7 @@ def test_what_is_kept_of_a_text_ends_with_the_update() -> None:
 
 def test_the_start_of_a_text_beyond_the_models_length_is_not_read() -> None:
     """The draft reads at most 64 tokens; the text has more."""
-    parts = learning_parts(learn_every=16, learning_rate=1e-3, online=False)
+    parts = learning_parts(learn_every=16, learning_rate=1e-3, pairs="all")
     learning, lengths = learning_of(parts), list[int]()
     logits = learning.adapter.logits
 
@@ -517,7 +517,7 @@ def test_the_head_ends_drafts_that_would_be_rejected() -> None:
 @pytest.mark.parametrize("pair_starts", [0, 4])
 def test_a_draft_ends_by_the_probability_that_any_of_its_tokens_is_rejected(pair_starts: int) -> None:
     """Of tokens that are accepted with probability 0.8 each, 0.8 ** 4 is the first product below a half."""
-    parts, lengths = learning_parts(depth=9, stop_threshold=0.5, pair_starts=pair_starts, online=False), []
+    parts, lengths = learning_parts(depth=9, stop_threshold=0.5, pair_starts=pair_starts, pairs="all"), []
     stop = drafter_of(parts).stop
     assert stop is not None
     stop.head.accepted = lambda hidden: [0.8] * len(hidden)
