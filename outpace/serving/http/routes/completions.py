@@ -17,6 +17,7 @@ from outpace.serving.http.logprob_formats import TextPlaces, completion_logprobs
 from outpace.serving.http.schemas.completions import CompletionBody
 from outpace.serving.http.service import Service
 from outpace.serving.http.sse import DONE, STREAMED, event
+from outpace.serving.http.step_format import check_steps, step_fields
 from outpace.serving.http.usage import metrics, usage
 from outpace.serving.request import Finished, GenerationRequest
 
@@ -35,6 +36,7 @@ def completions(service: Service) -> APIRouter:
 def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationRequest], _Answer]:
     """Check a body. Returns a generation request per sample, and what formats their output as a response."""
     service.check(body)
+    check_steps(body)
     n = body.n or 1
     if body.suffix:
         raise ApiError(400, "suffix is not supported: leave it out", param="suffix")
@@ -50,7 +52,9 @@ def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationReq
     if not prompts:
         raise ApiError(400, "prompt is an empty list: give at least one", param="prompt")
     encoded = [service.encode(prompt, "prompt") for prompt in prompts]
-    requests = service.requests(body, encoded, n=n, num_top=body.logprobs)
+    requests = service.requests(
+        body, encoded, n=n, num_top=body.logprobs, include_steps=bool(body.include_steps)
+    )
     texts = [
         (prompt if isinstance(prompt, str) else service.tokenizer.decode(prompt)) if body.echo else ""
         for prompt in prompts
@@ -69,6 +73,7 @@ class _Answer:
         echoes: Sequence[str],  # the text that precedes each sample
     ) -> None:
         self._service, self._body, self._echoes = service, body, echoes
+        self._method = requests[0].method or service.methods[0]
         self._places = [TextPlaces(service.bytes_of, request.prompt) for request in requests]
         num_samples = body.n or 1
         self._num_prompt_tokens = sum(len(request.prompt) for request in requests[::num_samples])
@@ -97,8 +102,8 @@ class _Answer:
         results: list[Result] = []
         usage_of_chunks = {"usage": None} if self._body.include_usage else {}
 
-        def chunk(index: int, text: str, logprobs: Any = None, reason: str | None = None) -> dict[str, Any]:
-            choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        def chunk(index: int, text: str, **fields: Any) -> dict[str, Any]:
+            choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None} | fields
             return self._head | {"choices": [choice]} | usage_of_chunks
 
         try:
@@ -108,17 +113,24 @@ class _Answer:
             async for index, each in generation.events():
                 if isinstance(each, Finished):
                     results.append(each.result)
-                    last = chunk(index, "", None, each.result.finish_reason)
+                    last = chunk(index, "", finish_reason=each.result.finish_reason)
                     if len(results) == len(self._echoes) and not self._body.include_usage:
                         last |= metrics(self._body, results)
                     yield event(last)
-                elif isinstance(each, Piece) and (each.text or each.logprobs):
-                    yield event(chunk(index, each.text, self._logprobs(each, self._places[index])))
+                elif isinstance(each, Piece) and (each.text or each.logprobs or each.step):
+                    yield event(chunk(index, each.text, **self._fields(index, each)))
             if self._body.include_usage:
                 yield event(self._head | {"choices": []} | self._counts(results))
         except ApiError as error:
             yield event(error.body)
         yield DONE
+
+    def _fields(self, index: int, piece: Piece) -> dict[str, Any]:
+        """What a chunk says of a piece besides its text."""
+        fields = {"logprobs": self._logprobs(piece, self._places[index])}
+        if piece.step is not None:
+            fields["step"] = step_fields(piece.step, self._method, self._service.bytes_of)
+        return fields
 
     def _logprobs(self, output: Result | Piece, place_of: TextPlaces) -> dict[str, Any] | None:
         if output.logprobs is None:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, Strict
 from outpace.serving.http.schemas.conversation import ConversationBody, Effort
 from outpace.serving.http.schemas.fields import MAX_SAMPLES, MAX_TOP_LOGPROBS, Flag, Whole
 from outpace.serving.http.schemas.messages import Content, Message
+from outpace.serving.http.schemas.steps import SteppedBody
 
 
 class JsonSchema(BaseModel):
@@ -60,7 +61,7 @@ class PredictedContent(BaseModel):
     content: Content
 
 
-class ChatBody(ConversationBody):
+class ChatBody(ConversationBody, SteppedBody):
     """The JSON body of POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -77,7 +78,6 @@ class ChatBody(ConversationBody):
     # extensions that vLLM's server has too
     add_generation_prompt: Flag | None = None  # None: unless the last message is continued
     continue_final_message: Flag | None = None
-    include_steps: Flag | None = None  # extension: drafts and accepted tokens in the chunks of a stream
 
     @property
     def effort(self) -> Effort | None:

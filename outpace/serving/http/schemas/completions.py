@@ -6,12 +6,13 @@ from typing import Annotated
 
 from pydantic import Field, Strict
 
-from outpace.serving.http.schemas.fields import MAX_SAMPLES, MAX_TOP_LOGPROBS, Flag, SamplingBody, Whole
+from outpace.serving.http.schemas.fields import MAX_SAMPLES, MAX_TOP_LOGPROBS, Flag, Whole
+from outpace.serving.http.schemas.steps import SteppedBody
 
 MAX_TOKENS = 16  # the default of this route in OpenAI's API
 
 
-class CompletionBody(SamplingBody):
+class CompletionBody(SteppedBody):
     """The JSON body of POST /v1/completions."""
 
     prompt: str | list[str] | list[Whole] | list[list[Whole]]  # texts or token ids
