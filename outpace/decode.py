@@ -40,7 +40,7 @@ def speculative_steps(session: Session) -> Iterator[Step]:
         session.timer.record("score")
         target_probs = session.target_probs(scores, draft.tree, ctx)
         verdict = parts.verify(draft.tree, target_probs, scores, ctx.noise)  # verify
-        session.timer.record("verify", warping=target_probs.seconds)
+        session.timer.record("verify", warping=target_probs.seconds, settle=True)
         yield session.commit(ctx, draft, scores, verdict)  # commit
 
 
@@ -66,7 +66,8 @@ class Session:
         self.prefills = self.want.outputs_at_prompt  # whether prompts have forwards of their own
         lengths = [len(prompt) + s.max_tokens for prompt, s in zip(prompts, sampling, strict=True)]
         self.cache = parts.target.open(max(size[0], len(prompts)), max([size[1], *lengths]) + DRAFT_NODES)
-        self.batch, self.timer = Batch(self.cache, noise, min(prompt_tokens, parts.prompt_part)), StepTimer()
+        self.batch = Batch(self.cache, noise, min(prompt_tokens, parts.prompt_part))
+        self.timer = StepTimer(self.cache.device)
         for prompt, params in zip(prompts, sampling, strict=True):
             self.add(prompt, params)
 
@@ -156,5 +157,5 @@ class Session:
         if not prompts:
             return None
         tree, scores = self.parts.target.prefill(prompts, ctx.slots, self.cache, self.want)
-        self.timer.record("score")
+        self.timer.record("score", settle=True)
         return self._observe(Step.of_prefill(ctx, prompts, tree, scores, self.timer.seconds))

@@ -1,8 +1,9 @@
 """mkdocs hooks that generate pages and sections from the code and from docs/results at build time.
 
 Generated pages: one for each method, and the command-line reference. Markers replaced in other pages:
-`<!-- methods -->` (table of methods), `<!-- source: FILE NAME -->` (source of a function or class),
-`<!-- speedups: FILE METHOD,METHOD -->` (speedups of methods in a file of docs/results).
+`<!-- methods -->` (table of methods), `<!-- evidence -->` (what shows their claims), `<!-- source: FILE
+NAME -->` (source of a function or class), `<!-- speedups: FILE METHOD,METHOD -->` (speedups of methods in a
+file of docs/results). Entries of the log get anchors.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import evidence
 from methods_table import needs
 from mkdocs.structure.files import File
 from typer.testing import CliRunner
@@ -24,15 +26,26 @@ from typer.testing import CliRunner
 from benchmarks.paired import Result, compare, load
 from outpace import recipes
 from outpace.cli import app
+from outpace.cli.commands.show import given
 from outpace.cli.recipe_options import type_name
 from outpace.core.contracts import Recipe
 from outpace.recipes import Entry
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
-SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->$", re.MULTILINE)
+# on a forge, where the source is not filled in, the line below is a link to it
+SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->\n\[[^\]]*\]\([^)]*\)$", re.MULTILINE)
 METHODS = "<!-- methods -->"
-SPEEDUPS = re.compile(r"^<!-- speedups: (?P<path>\S+) (?P<methods>\S+) -->$", re.MULTILINE)
+EVIDENCE = "<!-- evidence -->"
+LOG = "log.md"
+# with the table that scripts/speedup_tables.py wrote below it, and its end
+SPEEDUPS = re.compile(
+    r"^<!-- speedups: (?P<path>\S+) (?P<methods>\S+) -->\n.*?^<!-- speedups:end -->$",
+    re.MULTILINE | re.DOTALL,
+)
+HELP = "<!-- help -->"
+# in the repository pages link to a method's file, on the site to its page
+RECIPE = re.compile(r"\]\(\.\./outpace/recipes/\w+/(?P<name>\w+)\.py\)")
 VERB = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)
 
 
@@ -150,8 +163,11 @@ def method_page(recipe: Recipe, guarantee: str) -> str:
             )
             option = name.replace("_", "-")
             lines.append(f"| `{option}` | {meanings.get(name, '')} | `{kind}` | {default} |")
+    for name, values in recipe.presets.items():
+        preset = " ".join(given(option, value) for option, value in values.items())
+        lines += ["", f"`--preset {name}` stands for `{preset}`."]
     path = Path(inspect.getsourcefile(module) or "")
-    lines += ["", *measured_tables(recipe.name), *papers_table(recipe.name)]
+    lines += ["", *evidence.section(recipe.name), *measured_tables(recipe.name), *papers_table(recipe.name)]
     lines += [f"## {path.name}", "", "````python", path.read_text(encoding="utf-8").rstrip(), "````", ""]
     return "\n".join(lines)
 
@@ -188,9 +204,9 @@ def help_of(path: list[str]) -> str:
     return result.output.strip()
 
 
-def command_line_page() -> str:
-    """Markdown page with the help of every command and subcommand."""
-    lines = ["# Command line", "", "The output of `--help`, for every command.", ""]
+def command_line_help() -> str:
+    """Markdown: the help of every command and subcommand."""
+    lines: list[str] = []
     waiting: list[list[str]] = [[]]
     while waiting:
         path = waiting.pop(0)
@@ -207,7 +223,6 @@ def on_files(files: Any, config: Any) -> Any:
     for entry in recipes.entries():
         content = method_page(found[entry.name], entry.guarantee)
         files.append(File.generated(config, f"methods/{entry.name}.md", content=content))
-    files.append(File.generated(config, "command-line.md", content=command_line_page()))
     return files
 
 
@@ -218,6 +233,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     def speedups(match: re.Match[str]) -> str:
         return speedups_table(match["path"], match["methods"].split(","))
 
+    markdown = RECIPE.sub(lambda found: f"](methods/{found['name'].replace('_', '-')}.md)", markdown)
+    if HELP in markdown:
+        markdown = markdown.replace(HELP, command_line_help())
     if METHODS in markdown:
         markdown = markdown.replace(METHODS, method_table(recipes.entries()))
+    if EVIDENCE in markdown:
+        markdown = markdown.replace(EVIDENCE, evidence.tables())
+    if page.file.src_uri == LOG:
+        markdown = evidence.with_anchors(markdown)
     return SPEEDUPS.sub(speedups, SOURCE.sub(source, markdown))

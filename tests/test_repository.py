@@ -10,6 +10,7 @@ import tomllib
 import zlib
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,6 +86,45 @@ def test_the_generated_sections_of_the_readme_are_current(monkeypatch: pytest.Mo
         assert import_module(script).filled(readme) == readme, f"run scripts/{script}.py"
 
 
+@pytest.mark.slow
+def test_the_tables_of_speedups_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    pytest.importorskip("mkdocs")
+    filled = import_module("speedup_tables").filled
+    for page in ("docs/which-method.md", "docs/vocabularies.md"):
+        assert read(page).count("\n| `") > 3 and filled(read(page)) == read(page), (
+            "run scripts/speedup_tables.py"
+        )
+
+
+def test_links_between_pages_lead_to_files_of_the_repository() -> None:
+    """Also those to methods, whose pages exist on the site alone."""
+    pages = ["README.md", "CONTRIBUTING.md"]
+    pages += [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    missing: list[str] = []
+    for page in pages:
+        text = re.sub(r"^(`{3,}).*?^\1", "", read(page), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)", text):
+            path = target.partition("#")[0]
+            if path and "://" not in path and not (ROOT / page).parent.joinpath(path).exists():
+                missing.append(f"{page}: {target}")
+    assert len(pages) > 30 and not missing
+
+
+def test_the_site_links_to_the_pages_of_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    pytest.importorskip("mkdocs")
+    hooks = import_module("docs_hooks")
+    text = "[auto](../outpace/recipes/control/auto.py), [fr](../outpace/recipes/control/fr_spec.py)"
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="zoo.md"))
+    assert (
+        hooks.on_page_markdown(text, page, None, None) == "[auto](methods/auto.md), [fr](methods/fr-spec.md)"
+    )
+    text = "<!-- source: outpace/decode.py Session.commit -->\n[`Session.commit`](../outpace/decode.py)\n"
+    found = hooks.on_page_markdown(text, page, None, None)
+    assert found.startswith("```python\ndef commit(") and "](../" not in found
+
+
 def test_methods_of_papers_have_their_figures() -> None:
     figures = json.loads(read("docs/methods/papers.json"))
     found = recipes.find()
@@ -100,7 +140,7 @@ def test_tracked_files_stay_small() -> None:
     sizes = [
         path.stat().st_size for name in listed.stdout.split("\0") if (path := ROOT / name).is_file() and name
     ]
-    assert sum(sizes) <= 76 * MEGABYTE
+    assert sum(sizes) <= 100 * MEGABYTE
 
 
 @pytest.mark.slow
@@ -113,7 +153,7 @@ def test_the_package_is_downloaded_quickly() -> None:
 
 
 def test_the_loop_stays_readable_at_once() -> None:
-    assert len(read("outpace/decode.py").splitlines()) <= 160
+    assert len(read("outpace/decode.py").splitlines()) <= 165
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Default method and default draft model of a request that does not name them."""
+"""The method of a request and its default draft model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import Any
 
 from outpace.core.contracts import Recipe
 from outpace.models.names import usual_draft
-from outpace.recipes import get, own_options, resolve_recipe, wants_cross_vocabulary
-
-WITH_DRAFT, WITHOUT_DRAFT = "speculative-sampling", "prompt-lookup"
-DRAFTS = ("draft", "drafts")  # names of recipe options that take draft models
+from outpace.recipes import DRAFTS, default_method, get, own_options, resolve_recipe, wants_cross_vocabulary
 
 
 def choose_method(
@@ -22,7 +19,7 @@ def choose_method(
     Raises RecipeError for an unknown method or option.
     """
     if method is None:
-        recipe = default_method(target, has_draft=any(name in options for name in DRAFTS))
+        recipe = get(default_method(target, has_draft=any(name in options for name in DRAFTS)))
     else:
         recipe = resolve_recipe(method)
     found = own_options(recipe, options)
@@ -32,11 +29,3 @@ def choose_method(
             if usual is not None:
                 found[name] = usual
     return recipe, found
-
-
-def default_method(target: str, *, has_draft: bool) -> Recipe:
-    """speculative-sampling with a given draft or if `target` has a usual draft, else prompt-lookup.
-
-    target: the model's name or folder.
-    """
-    return get(WITH_DRAFT if has_draft or usual_draft(target) is not None else WITHOUT_DRAFT)

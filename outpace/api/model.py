@@ -17,10 +17,11 @@ from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.hf.target import load as load_target
 from outpace.models.names import resolve
-from outpace.models.openvino.compiled import STAGES
+from outpace.models.native_dtypes import compiled_notice, warn_once
+from outpace.models.openvino.compiled import STAGES, CompiledForward
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A loaded target model and its tokenizer: returned by `load`, passed to `generate` and `stream`."""
 
@@ -38,6 +39,19 @@ class Model:
     as_draft: WeakKeyDictionary[HFTarget, HFTarget] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False
     )
+
+    def __repr__(self) -> str:
+        target = self.target
+        facts = [
+            type(target.model).__name__,
+            str(target.model.dtype).removeprefix("torch."),
+            str(target.device),
+        ]
+        if target.compiled is not None:
+            facts.append("compiled")
+        if target.compressed_weights is not None:
+            facts.append(f"weights in {target.compressed_weights.format}")
+        return f"<outpace.Model {self.name}: {', '.join(facts)}>"
 
     @property
     def max_length(self) -> int | None:
@@ -105,7 +119,9 @@ def load(
         "allow_pickle": allow_pickle,
         "compile": compile,
     }
-    with progress((len(STAGES) + (weights is not None)) if compile else 0) as advance:
+    # the first stage is loading
+    num_stages = 1 + len(STAGES) + (weights is not None) if compile else None
+    with progress(num_stages, f"loading {target}") as advance:
         loaded, tokenizer = load_target(
             resolve(str(target)),
             revision=revision,
@@ -115,6 +131,10 @@ def load(
             on_stage=lambda stage: advance(f"{stage} {target}", 1),
             **shared,
         )
+    if isinstance(loaded.compiled, CompiledForward):
+        found = compiled_notice(str(target), loaded.model.dtype, loaded.compiled.precision)
+        if found:
+            warn_once(found)
     shared |= {"device": str(loaded.device), "weights": draft_weights}
     return Model(str(target), loaded, tokenizer, _defaults(loaded.model), shared)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -192,7 +193,7 @@ def prepare(
     predicted = encode_predictions(model.tokenizer, prediction, len(tokens), vocab)
     tokens, predicted = ([each for each in rows for _ in range(n)] for rows in (tokens, predicted))
     max_new_tokens = free_lengths(model, tokens, settings)
-    values = configure(recipe, model.target, options, ModelOpener(model))
+    values = configure(recipe, model.target, options, ModelOpener(model), others=_keywords())
     max_new = settings.params.max_tokens
     pairs = zip(tokens, max_new_tokens, strict=True)
     for sentence in short_drafts(values, max(len(prompt) + min(max_new, free) for prompt, free in pairs)):
@@ -210,6 +211,12 @@ def prepare(
         batch,
         on_piece,
     )
+
+
+def _keywords() -> list[str]:
+    """The keywords of a call that are no options of a method."""
+    parameters = inspect.signature(prepare).parameters.values()
+    return [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def target_name(target: Any) -> str:

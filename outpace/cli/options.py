@@ -6,7 +6,9 @@ A subcommand takes a whole group of options with one parameter annotated `Genera
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, signature
@@ -15,7 +17,10 @@ from typing import Annotated, Any
 
 import typer
 
-from outpace.core.sampling_params import PARAMETERS
+from outpace.cli.output import print_status
+from outpace.console import progress
+from outpace.core.sampling_params import PARAMETERS, SamplingParams
+from outpace.models.threads import fitting_threads, load, num_cpus
 
 Target = Annotated[
     str,
@@ -43,6 +48,9 @@ Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the
 Trust = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
 ]
+AllowPickle = Annotated[
+    bool, typer.Option("--allow-pickle", help="Accept pickled weights; loading them can run code.")
+]
 Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
 Compile = Annotated[
     bool, typer.Option("--compile", help="Compile the models: seconds at the start, then faster steps.")
@@ -60,7 +68,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no statistics 
 
 # numeric fields of SamplingParams except the seed; each becomes a command-line option
 NUMBERS = tuple(each for each in PARAMETERS if isinstance(each.default, int | float) and each.name != "seed")
-HELP = {each.name: each.metadata["help"] for each in PARAMETERS}
+
+
+def _help_of(parameter: Any, default: str) -> str:
+    return f"{parameter.metadata['help'].rstrip('.')}; default: {default}."
+
+
+HELP = {each.name: _help_of(each, f"{each.default:g}") for each in NUMBERS}
 TopK = Annotated[int | None, typer.Option(help=HELP["top_k"])]
 TopP = Annotated[float | None, typer.Option(help=HELP["top_p"])]
 MinP = Annotated[float | None, typer.Option(help=HELP["min_p"])]
@@ -108,7 +122,10 @@ class GenerationOptions:
                 each.name,
                 Parameter.KEYWORD_ONLY,
                 default=None,
-                annotation=Annotated[type(each.default) | None, typer.Option(help=each.metadata["help"])],
+                annotation=Annotated[
+                    type(each.default) | None,
+                    typer.Option(help=_help_of(each, f"the model's, or {each.default:g}")),
+                ],
             )
             for each in NUMBERS
         ]
@@ -116,8 +133,10 @@ class GenerationOptions:
 
     @staticmethod
     def take(given: dict[str, Any]) -> GenerationOptions:
-        """Remove the group's options from a subcommand's arguments `given` and return them as a group."""
+        """Remove the group's options from a subcommand's arguments `given` and return them as a group.
+        ValueError for a number outside of its range: before the imports that take seconds."""
         numbers = {each.name: given.pop(each.name) for each in NUMBERS}
+        SamplingParams(**{name: value for name, value in numbers.items() if value is not None})
         return GenerationOptions(numbers, **_taken(GenerationOptions, given))
 
     def request(self) -> dict[str, Any]:
@@ -147,9 +166,7 @@ class LoadingOptions:
     device: Device = None
     revision: Revision = None
     trust_remote_code: Trust = False
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="Accept pickled weights; loading them can run code.")
-    ] = False
+    allow_pickle: AllowPickle = False
     threads: Threads = None
     compile: Compile = False
     weights: Weights = None
@@ -216,15 +233,37 @@ def read_text(path: Path | None) -> str | None:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
 
 
+@contextmanager
+def importing() -> Iterator[None]:
+    """Context manager for imports of torch and transformers, which take seconds: it shows that."""
+    with progress(None, "importing PyTorch and transformers"):
+        yield
+
+
+def leave_cpus(threads: int | None) -> None:
+    """Use fewer torch threads on a busy machine, unless the user chose their number, and say so."""
+    import torch
+
+    before, processes = torch.get_num_threads(), load()
+    fitting = fitting_threads(before, processes)
+    if threads is None and "OMP_NUM_THREADS" not in os.environ and fitting < before:
+        torch.set_num_threads(fitting)
+        print_status(
+            f"outpace: other programs use this machine ({processes:.1f} processes for {num_cpus()} CPUs): "
+            f"{fitting} of {before} threads are used; --threads or OMP_NUM_THREADS choose"
+        )
+
+
 def load_model(target: str, **how: Any) -> Any:
     """`outpace.load` without the progress bars and warnings of transformers; `how`: its keyword arguments."""
-    from transformers.utils import logging
+    with importing():
+        from transformers.utils import logging
 
-    from outpace.api import load
+        from outpace.api.model import load as load_target
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    return load(target, **how)
+    return load_target(target, **how)
 
 
 def _taken(group: type, given: dict[str, Any]) -> dict[str, Any]:

@@ -17,9 +17,11 @@ import typer
 from typer.core import TyperCommand
 
 from outpace.cli.failures import report_failures
+from outpace.cli.options import importing
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
+    from outpace.recipes import RecipeSource
 
 TARGET, DRAFT = "zoo:target", "zoo:draft"
 # click's UsageError, the base class of argument errors; typer exports only its subclass BadParameter
@@ -49,10 +51,10 @@ class RecipeCommand(TyperCommand):
         named = method_arguments(args)
         named.target = self.target_of(ctx, args) or named.target
         asks_for_help = named.help and not (named.method or named.recipe)
-        if ctx.resilient_parsing or asks_for_help:  # skip the import of a recipe: seconds
+        if ctx.resilient_parsing or asks_for_help:
             return super().parse_args(ctx, args)
         report_failures(lambda: self._choose(ctx, named, args))()
-        recipe: Recipe = ctx.meta["recipe"]
+        recipe: Recipe | RecipeSource = ctx.meta["options of"]
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
@@ -64,9 +66,9 @@ class RecipeCommand(TyperCommand):
         """The target, if it is given in another way than by --target."""
         return None
 
-    def default_of(self, named: Namespace) -> Recipe:
-        """The method if none is named."""
-        from outpace.api.methods import default_method
+    def default_of(self, named: Namespace) -> str:
+        """Name of the method if none is named."""
+        from outpace.recipes import default_method
 
         return default_method(named.target or TARGET, has_draft=bool(named.draft or named.drafts))
 
@@ -85,17 +87,22 @@ class RecipeCommand(TyperCommand):
     def _choose(self, ctx: Any, named: Namespace, args: Sequence[str]) -> None:
         own = {name for param in super().get_params(ctx) for name in (*param.opts, *param.secondary_opts)}
         refuse_other_spellings(args, own)
-        recipe, options = find_method(named) or (self.default_of(named), {})
+        from outpace.recipes import read_options, resolve_recipe
+
+        method, options = find_method(named) or (self.default_of(named), {})
+        recipe = read_options(method)
+        if recipe is None:
+            recipe = method = resolve_recipe(method)
         clash = next((name for name in recipe.options if f"--{flag(name)}" in own), None)
         if clash:
             raise ValueError(
                 f"{recipe.name} has an option {clash}, which is an option of the command too: rename it"
             )
-        ctx.meta["recipe"], ctx.meta["options"] = recipe, options
+        ctx.meta["method"], ctx.meta["options of"], ctx.meta["options"] = method, recipe, options
         ctx.meta["recipe parameters"] = parameters(recipe)
 
 
-def no_such_option(recipe: Recipe, error: Any) -> str:
+def no_such_option(recipe: Recipe | RecipeSource, error: Any) -> str:
     """The error message for an unknown option, with the options of the chosen method. `error`: the
     NoSuchOption that click raised, which names the option."""
     name = error.option_name.lstrip("-")
@@ -104,13 +111,19 @@ def no_such_option(recipe: Recipe, error: Any) -> str:
             f"{recipe.name} has no option --{name}: leave it out, or choose another method, as in "
             f"--method {DRAFTER_OPTIONS[name]}"
         )
+    if name == "preset":
+        return f"{recipe.name} has no presets: leave --preset out"
     known = ", ".join(f"--{flag(option)}" for option in recipe.options) or "no options"
     return f"{error.format_message().rstrip('.')} ({recipe.name} has {known})"
 
 
 def chosen_method(ctx: typer.Context) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe of the chosen method and its given options, for a command of class `RecipeCommand`."""
-    return ctx.meta["recipe"], ctx.meta["options"]
+    """The recipe of the chosen method and its given options, for a command of class `RecipeCommand`. It is
+    imported here, after all arguments have been read."""
+    with importing():
+        from outpace.recipes import resolve_recipe
+
+        return resolve_recipe(ctx.meta["method"]), ctx.meta["options"]
 
 
 def method_arguments(args: Sequence[str]) -> Namespace:
@@ -129,49 +142,44 @@ def method_arguments(args: Sequence[str]) -> Namespace:
     return parser.parse_known_args(list(args))[0]
 
 
-def find_method(named: Namespace) -> tuple[Recipe, dict[str, Any]] | None:
-    """The recipe named by these arguments, with the options of --speculative-config or of the file in which
-    `outpace bench` recommends a method; None if they name none.
+def find_method(named: Namespace) -> tuple[str | Path, dict[str, Any]] | None:
+    """The method named by these arguments, a name or a recipe file, with the options of --speculative-config
+    or of the file in which `outpace bench` recommends a method; None if they name none.
 
     Raises ValueError if more than one of them names a method.
     """
-    from outpace.recipes import from_file, get
-
     given = [value for value in (named.recipe, named.method, named.speculative_config) if value]
     if len(given) > 1:
         raise ValueError(
             "give one of --method, --recipe and --speculative-config: each of them names the method"
         )
     if named.recipe:
-        return from_file(named.recipe), {}
+        return Path(named.recipe), {}
     if named.speculative_config:
         return _from_speculative_config(named.speculative_config)
     if named.method:
-        return (
-            read_recommendation(Path(named.method[1:])) if named.method[0] == "@" else (get(named.method), {})
-        )
+        return read_recommendation(Path(named.method[1:])) if named.method[0] == "@" else (named.method, {})
     return None
 
 
-def _from_speculative_config(config: str) -> tuple[Recipe, dict[str, Any]]:
-    from outpace.api import parse_speculative_config
-    from outpace.recipes import get
+def _from_speculative_config(config: str) -> tuple[str, dict[str, Any]]:
+    with importing():
+        from outpace.api import parse_speculative_config
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         name, options = parse_speculative_config(config)
     for warning in caught:
         typer.echo(f"outpace: {warning.message}", err=True)
-    return get(name), options
+    return name, options
 
 
-def read_recommendation(path: Path) -> tuple[Recipe, dict[str, Any]]:
-    """Recipe and options from a recommendation of `outpace bench`: {"method", "options", "draft"}.
+def read_recommendation(path: Path) -> tuple[str, dict[str, Any]]:
+    """Method and options from a recommendation of `outpace bench`: {"method", "options", "draft"}.
 
     Raises ValueError for a file that cannot be read or names no method.
     """
-    from outpace.api.methods import DRAFTS
-    from outpace.recipes import get
+    from outpace.recipes import DRAFTS, get, read_options
 
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -181,11 +189,12 @@ def read_recommendation(path: Path) -> tuple[Recipe, dict[str, Any]]:
         raise ValueError(f"{path} is not JSON: {error}; `outpace bench --recommend` writes it") from error
     if not isinstance(found, dict) or not isinstance(found.get("method"), str):
         raise ValueError(f'{path} names no method: it should hold {{"method": ..., "options": {{...}}}}')
-    recipe, options = get(found["method"]), dict(found.get("options") or {})
+    method, options = str(found["method"]), dict(found.get("options") or {})
+    recipe = read_options(method) or get(method)
     name = next((name for name in DRAFTS if name in recipe.options), None)
     if name and found.get("draft"):
         options.setdefault(name, found["draft"])
-    return recipe, options
+    return method, options
 
 
 def refuse_other_spellings(args: Sequence[str], own: set[str]) -> None:
@@ -211,11 +220,11 @@ def refuse_other_spellings(args: Sequence[str], own: set[str]) -> None:
             raise ValueError(f"there is no option {given}: use --{flag(SPELLINGS[name])}")
 
 
-def parameters(recipe: Recipe) -> list[Any]:
+def parameters(recipe: Recipe | RecipeSource) -> list[Any]:
     """The recipe's options as click parameters; typer makes them from the signature of a dummy function."""
-    from outpace.recipes import ALIASES
+    from outpace.recipes import other_names
 
-    names = {option: alias for alias, option in ALIASES.items()}
+    names = {option: alias for alias, option in other_names(recipe).items()}
     listed = [
         Parameter(
             PREFIX + option.name,
@@ -225,6 +234,10 @@ def parameters(recipe: Recipe) -> list[Any]:
         )
         for option in recipe.options.values()
     ]
+    if recipe.presets:
+        about = f"Values of several options together: {' or '.join(recipe.presets)} (see `outpace show`)"
+        kind = Annotated[str | None, typer.Option("--preset", help=about, metavar="NAME")]
+        listed.append(Parameter(PREFIX + "preset", Parameter.KEYWORD_ONLY, default=None, annotation=kind))
 
     def verb(**given: Any) -> None:
         raise AssertionError("only the parameters of this function are used")

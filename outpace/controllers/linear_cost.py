@@ -29,6 +29,7 @@ class Measured:
     quantities: Sequence[float]
     times: deque[float] = field(default_factory=lambda: deque[float](maxlen=NUM_TIMES))  # seconds
     at: int = 0  # number of measurements of all sizes when this one was last measured
+    typical: float = 0.0  # median of `times`
 
 
 class LinearCost:
@@ -52,6 +53,7 @@ class LinearCost:
         cell = self._measured.setdefault(size, Measured(quantities))
         cell.quantities, cell.at = quantities, self._num_records
         cell.times.append(seconds)
+        cell.typical = median(cell.times)  # not in every fit: there are hundreds of sizes
 
     def update(self) -> bool:
         """Fit the coefficients anew if enough measurements were added since the last fit; returns whether
@@ -65,7 +67,7 @@ class LinearCost:
     def _fit(self) -> None:
         cells = self._measured.values()
         ages = numpy.array([self._num_records - each.at for each in cells])
-        times = numpy.array([max(median(each.times), 1e-9) for each in cells])
+        times = numpy.array([max(each.typical, 1e-9) for each in cells])
         weights = 1 / (1 + ages / HALF_LIFE)
         weighted = numpy.array([each.quantities for each in cells]) * (weights / times)[:, None]
         scale = numpy.maximum(weighted.max(0), 1e-30)

@@ -5,10 +5,11 @@ Letters: K tokens of the longest draft of the model, N of the longest looked-up 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain, repeat
-from math import inf
 from operator import mul
+from typing import NamedTuple
 
 import numpy
 
@@ -36,22 +37,39 @@ LEAST_SECONDS = 1e-9  # of a step: predicted times are 0 before anything was mea
 
 
 NOTHING: Found = (0, ())
+Size = tuple[int, int]  # looked-up tokens, and tokens of the draft model: one of them is 0
 
 
-def speeds(reached: Iterable[float], seconds: Sequence[float], more_seconds: float = 0.0) -> list[float]:
-    """Expected tokens per second of drafts of 0, 1, 2, ... tokens.
+@dataclass(frozen=True)
+class RowOptions:
+    """What is expected of one row. Plain floats: a few numbers per step, for which calls of numpy take
+    longer."""
 
-    `reached`: probability that the first d draft tokens are accepted, for d = 1, 2, ... `seconds`: of a step
-    with d draft tokens, for d = 0, 1, ..., to each of which `more_seconds` are added."""
-    # plain floats: a few numbers per step, for which calls of numpy take longer
-    tokens = accumulate(chain((1.0,), reached))
-    return [each / (time + more_seconds) for each, time in zip(tokens, seconds, strict=False)]
+    looked_up: Sequence[float]  # tokens generated with 0, 1, 2, ... looked-up tokens
+    drafted: Sequence[float]  # tokens generated with 0, 1, 2, ... tokens of the draft model
+    read: float  # tokens that a draft model reads before it drafts, as far as this step is charged with them
+
+    def tokens(self, size: Size) -> float:
+        """Tokens generated with so many looked-up tokens and so many of the draft model."""
+        return self.drafted[size[1]] if size[1] else self.looked_up[size[0]]
+
+
+class Others(NamedTuple):
+    """What the other rows of the batch do in the same step."""
+
+    tokens: float  # generated, as expected
+    nodes: int  # draft tokens
+    read: float  # tokens read by the draft model
+    forwards: int  # of the draft model
 
 
 class SourceChoice:
     """Implementation of core.contracts.Controller that chooses for each row whether its looked-up draft is
     verified, and how much of it, or how many tokens a draft model drafts: what maximises the expected number
-    of generated tokens, divided by the predicted time of a step in which all rows do the same.
+    of tokens that the step generates, divided by its predicted time. In a batch both are those of all rows:
+    one forward of the target verifies their drafts together, and a forward of the draft model that one row
+    needs costs the others little. Rows are chosen for one after the other, given the rest, from a batch
+    without drafts and from one in which the draft model drafts in every row; the faster of the two is kept.
 
     What is expected of a lookup follows from the length of its match (`MatchRates`), of the draft model from
     how often its tokens were accepted. In the first steps the draft model drafts, so that times are known,
@@ -90,9 +108,9 @@ class SourceChoice:
         self._without = 0  # steps since a token was looked up and drafted
         # predicted seconds, of steps with these rows
         self._predicted_slots: tuple[int, ...] = ()
-        self._lookup_seconds: list[float] = []  # (N + 1,) by number of looked-up tokens
-        self._draft_seconds: list[float] = []  # (K + 1,) by number of drafted tokens; infinite for none
-        self._read_seconds = 0.0  # of the draft model for a missed token
+        self._verify_seconds: list[float] = []  # of a step by its draft tokens, without the draft model
+        self._draft_seconds: list[float] = []  # (K + 1,) of the draft model by its number of forwards
+        self._token_seconds = 0.0  # of the draft model for a token that it reads
         self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read
         self._unused: dict[int, int] = {}  # slot -> steps since the model has drafted
         self._generated = self._lost = 0.0  # tokens of all steps, and those that tried drafts were to lose
@@ -125,27 +143,77 @@ class SourceChoice:
                 self._predict(ctx)
             self._hold -= 1
             rows = zip(ctx.slots, found, limits, depths, self._missed(ctx), strict=True)
-            sizes = [self._best(*row) if row[2] else (0, 0) for row in rows]
+            sizes = self._sizes(ctx.slots, [self._options(*row) for row in rows])
         if any(looked_up for looked_up, _ in sizes):
             self._without = 0
         rows = zip(ctx.slots, found, limits, sizes, strict=True)
         self._planned |= {slot: (each, depth) for slot, each, limit, (_, depth) in rows if limit}
         return sizes
 
-    def _best(self, slot: int, found: Found, limit: int, longest: int, missed: int) -> tuple[int, int]:
+    def _options(self, slot: int, found: Found, limit: int, longest: int, missed: int) -> RowOptions:
         matched, following = found
-        reached = self._matches.reached(slot, matched, min(len(following), limit)) if following else ()
-        lookups = speeds(reached, self._lookup_seconds)
-        looked_up = lookups.index(max(lookups))
-        if not longest:
+        usable = min(len(following), limit)
+        reached = self._matches.reached(slot, matched, usable) if usable else ()
+        rates = repeat(self._rates.rate(slot), min(longest, limit))
+        return RowOptions(
+            list(accumulate(chain((1.0,), reached))),
+            list(accumulate(chain((1.0,), accumulate(rates, mul)))),
+            missed / CATCH_UP_STEPS,
+        )
+
+    def _sizes(self, slots: Sequence[int], rows: Sequence[RowOptions]) -> list[Size]:
+        """The draft of each row."""
+        sizes: list[Size] = [(0, 0)] * len(rows)
+        if len(rows) > 1:
+            starts = [sizes]
+            if self._depth:
+                starts.append([(0, len(row.drafted) - 1) for row in rows])
+            sizes = max((self._improved(rows, start) for start in starts), key=lambda s: self._speed(rows, s))
+        for index, (slot, row) in enumerate(zip(slots, rows, strict=True)):
+            if len(row.looked_up) > 1 or len(row.drafted) > 1:
+                sizes[index] = self._chosen(slot, row, others(rows, sizes, index))
+        return sizes
+
+    def _improved(self, rows: Sequence[RowOptions], sizes: Sequence[Size]) -> list[Size]:
+        """The drafts after that of each row in turn was replaced by the best one beside those of the rest."""
+        found = list(sizes)
+        for index, row in enumerate(rows):
+            lookups, drafts = self._speeds(row, others(rows, found, index))
+            looked_up, depth = best(lookups), best(drafts)
+            found[index] = (looked_up, 0) if lookups[looked_up] >= drafts[depth] else (0, depth)
+        return found
+
+    def _speed(self, rows: Sequence[RowOptions], sizes: Sequence[Size]) -> float:
+        """Expected tokens per second of a step with these drafts."""
+        tokens, nodes, read, forwards = others(rows, sizes)
+        draft = self._draft_seconds[forwards] + self._token_seconds * read
+        return tokens / (self._verify_seconds[nodes] + draft)
+
+    def _speeds(self, row: RowOptions, rest: Others) -> tuple[list[float], list[float]]:
+        """Expected tokens per second of the step, by the row's number of looked-up tokens, and by that of the
+        draft model's tokens; 0 for none of these."""
+        verify, draft, token = self._verify_seconds, self._draft_seconds, self._token_seconds
+        seconds = draft[rest.forwards] + token * rest.read
+        lookups = [
+            (rest.tokens + tokens) / (verify[rest.nodes + count] + seconds)
+            for count, tokens in enumerate(row.looked_up)
+        ]
+        read = rest.read + row.read
+        drafts = [
+            (rest.tokens + row.drafted[depth])
+            / (verify[rest.nodes + depth] + draft[max(depth, rest.forwards)] + token * (read + depth))
+            for depth in range(1, len(row.drafted))
+        ]
+        return lookups, [0.0, *drafts]
+
+    def _chosen(self, slot: int, row: RowOptions, rest: Others) -> Size:
+        """The row's best draft beside those of the rest, or one that is made to learn."""
+        lookups, drafts = self._speeds(row, rest)
+        looked_up, depth = best(lookups), best(drafts)
+        if not depth:
             return looked_up, 0
-        reached = accumulate(repeat(self._rates.rate(slot), min(longest, limit)), mul)
-        read_seconds = missed * self._read_seconds
-        drafts = speeds(reached, self._draft_seconds, read_seconds)
-        depth = drafts.index(max(drafts))
         ahead = lookups[looked_up] / drafts[depth] - 1
-        tokens = drafts[depth] * (self._draft_seconds[depth] + read_seconds)
-        if ahead >= 0 and not self._tries(slot, ahead * tokens):
+        if ahead >= 0 and not self._tries(slot, ahead * (rest.tokens + row.drafted[depth])):
             return looked_up, 0
         return 0, self._probed(depth, drafts)
 
@@ -172,15 +240,14 @@ class SourceChoice:
     def _predict(self, ctx: Context) -> None:
         """Predict the times of the next steps with these rows."""
         rows, context = len(ctx.slots), sum(ctx.committed)
+        longest = max(self._lookup_depth, self._depth)
         self._predicted_slots, self._hold = ctx.slots, min(HOLD_STEPS, 1 + self._cost.num_steps)
         self._cost.update()
-        looked_up, drafted = numpy.arange(self._lookup_depth + 1.0), numpy.arange(1.0, self._depth + 1)
-        seconds = self._cost.verifying_or_assumed(rows, context, rows * looked_up)
-        self._lookup_seconds = seconds.clip(LEAST_SECONDS).tolist()
-        seconds = self._cost.verifying_or_assumed(rows, context, rows * drafted)
-        seconds += self._cost.drafting(drafted, rows * drafted, context)
-        self._draft_seconds = [inf, *seconds.clip(LEAST_SECONDS).tolist()]
-        self._read_seconds = float(self._cost.reading(numpy.ones(1))[0]) / CATCH_UP_STEPS
+        nodes, forwards = numpy.arange(rows * longest + 1.0), numpy.arange(self._depth + 1.0)
+        seconds = self._cost.verifying_or_assumed(rows, context, nodes)
+        self._verify_seconds = seconds.clip(LEAST_SECONDS).tolist()
+        self._draft_seconds = self._cost.drafting(forwards, numpy.zeros(1), context).tolist()
+        self._token_seconds = float(self._cost.reading(numpy.ones(1))[0])
 
     def _missed(self, ctx: Context) -> list[int]:
         """Per row the number of tokens that the draft model has not read, apart from the root."""
@@ -221,3 +288,20 @@ class SourceChoice:
         for slot in slots:
             self._read.pop(slot, None)
             self._unused.pop(slot, None)
+
+
+def others(rows: Sequence[RowOptions], sizes: Sequence[Size], left_out: int = -1) -> Others:
+    """What the rows but one do in a step with these drafts."""
+    tokens, nodes, read, forwards = 0.0, 0, 0.0, 0
+    for index, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+        if index != left_out:
+            tokens += row.tokens(size)
+            nodes += sum(size)
+            if depth := size[1]:
+                read, forwards = read + row.read + depth, max(forwards, depth)
+    return Others(tokens, nodes, read, forwards)
+
+
+def best(speeds: Sequence[float]) -> int:
+    """Index of the highest speed."""
+    return speeds.index(max(speeds))

@@ -76,7 +76,7 @@ class StepCost:
         step read no prompts. `drafted`: number of its draft tokens, in all rows."""
         rows, seconds = len(step.ctx.slots), step.seconds
         target = seconds["score"]
-        other = sum(seconds.values()) - target - step.draft.seconds
+        other = sum(seconds.values()) - target - float(step.draft.seconds)
         computed, context = step.scores.computed or rows + drafted, sum(step.ctx.committed)
         self._new_steps.append(MeasuredStep(rows, drafted, computed, context, target, other))
 
@@ -85,7 +85,7 @@ class StepCost:
         model: draft tokens, and committed tokens that were not in its KV cache yet."""
         if forwards := step.draft.forwards:
             quantities = 1, forwards, read, forwards * sum(step.ctx.committed)
-            self._new_drafts.append((quantities, step.draft.seconds))
+            self._new_drafts.append((quantities, float(step.draft.seconds)))
 
     def _add(self, step: MeasuredStep) -> None:
         self.num_steps += 1
@@ -115,10 +115,10 @@ class StepCost:
             if group <= GROUPS[-1] and len(forwards) >= MIN_TIMES:
                 fresh = [each for each in forwards if each.at > self.num_steps - FRESH]
                 factors = self._factors.setdefault(rows, numpy.ones(int(GROUPS[-1]) + 1))
-                factors[group] = median(
-                    each.seconds / max(1e-9, float(self._target.coefficients @ each.quantities))
-                    for each in (fresh if len(fresh) >= MIN_TIMES else forwards)
-                )
+                used = fresh if len(fresh) >= MIN_TIMES else forwards
+                predicted = numpy.array([each.quantities for each in used]) @ self._target.coefficients
+                seconds = numpy.array([each.seconds for each in used])
+                factors[group] = median((seconds / numpy.maximum(1e-9, predicted)).tolist())
         self._changed.clear()
 
     def knows(self, rows: int) -> bool:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from outpace.core.claim import Claim
+from outpace.core.clock import Seconds
 from outpace.core.context import Context
 from outpace.core.contract_checks import (
     CONTROLLER,
@@ -209,7 +211,8 @@ class Draft:
 
     tree: TokenTree
     forwards: int = 0  # number of draft model forwards
-    seconds: float = 0.0  # time of those forwards; the rest of the drafting time is overhead
+    # time of those forwards, which a device may still be computing; the rest of drafting is overhead
+    seconds: Seconds = 0.0
     carry: Carry | None = None  # work of the draft that the target may use
 
 
@@ -255,6 +258,7 @@ class Cache(Protocol):
 
     lengths: list[int]  # number of committed tokens in the KV cache, per slot; on the host
     capacity: int  # cache positions per slot, draft nodes included; a text that needs more enlarges it
+    device: torch.device  # on which forwards are computed
 
     @property
     def num_bytes(self) -> int:
@@ -464,7 +468,7 @@ class TargetProbs(Protocol):
         """The distribution p after each node (None: all nodes); rows sum to 1."""
         ...
 
-    seconds: float  # time spent so far on computing p and sampling from it
+    seconds: Seconds  # time spent so far on computing p and sampling from it
 
 
 class Drafter(Protocol):

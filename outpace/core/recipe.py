@@ -45,6 +45,8 @@ class Recipe:
     exact_with: Mapping[str, Any] = field(default_factory=dict[str, Any])
     # option values with which proofs run it, where the defaults would change nothing on their small models
     proven_with: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    # preset name -> option values that replace the defaults, which are the paper's
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
     def __call__(self, *args: object, **options: object) -> Parts:
         return self.build(*args, **options)
@@ -100,12 +102,13 @@ def recipe(
     at_most_one_of: tuple[str, ...] = (),
     exact_with: Mapping[str, Any] | None = None,
     proven_with: Mapping[str, Any] | None = None,
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Callable[[Callable[..., Parts]], Recipe]:
     """Decorator that makes a Recipe of the function that builds a method's parts. The summary is the first
     line of its module's docstring; `one_of` names options of which exactly one must be given,
-    `at_most_one_of` options of which one or none is given. `exact_with` and `proven_with` are those of a
-    LOSSY method, see Recipe. TypeError for a LOSSY method without `exact_with`, or if they name no
-    options; and when the function returns something else than Parts."""
+    `at_most_one_of` options of which one or none is given. `exact_with` is that of a LOSSY method;
+    it, `proven_with` and `presets` are described at Recipe. TypeError for a LOSSY method without
+    `exact_with`, or if these name no options; and when the function returns something else than Parts."""
 
     def mark(function: Callable[..., Parts]) -> Recipe:
         @wraps(function)
@@ -124,11 +127,16 @@ def recipe(
         doc = (sys.modules[build.__module__].__doc__ or build.__doc__ or "").strip()
         summary, name = doc.splitlines()[0] if doc else "", build.__name__.replace("_", "-")
         given = dict(exact_with or {}), dict(proven_with or {})
-        made = Recipe(name, paper, summary, family, guarantee, build, one_of, at_most_one_of, *given)
+        named = {each: dict(values) for each, values in (presets or {}).items()}
+        made = Recipe(name, paper, summary, family, guarantee, build, one_of, at_most_one_of, *given, named)
         if guarantee is Guarantee.LOSSY and not made.exact_with:
             raise TypeError(f"{name} is LOSSY: name the option values of its exact limit as exact_with")
-        if unknown := [option for each in given for option in each if option not in made.options]:
-            raise TypeError(f"{name} has no option {unknown[0]}, which exact_with or proven_with names")
+        if unknown := [
+            option for each in (*given, *named.values()) for option in each if option not in made.options
+        ]:
+            raise TypeError(
+                f"{name} has no option {unknown[0]}, which exact_with, proven_with or presets name"
+            )
         return made
 
     return mark

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any, cast
 
 import torch
@@ -22,8 +23,9 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from outpace.api.methods import choose_method
 from outpace.api.model import Model, load
 from outpace.api.opener import ModelOpener, short_drafts
+from outpace.api.statistics import Statistics, StepCounter
 from outpace.core.context import Context
-from outpace.core.contracts import Recipe, Scores
+from outpace.core.contracts import Recipe, Scores, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
@@ -61,9 +63,9 @@ def hf(
 
     Options that are models (such as a draft model) may be transformers models, names or folders. Sampling
     parameters are those of `generate`, and two penalties that it lacks; seeds are drawn from torch's
-    generator. `generate` passes no tokenizer on, which its `stop_strings` need: give it
-    `stopping_criteria=[StopStringCriteria(tokenizer, strings)]`. RecipeError for an option that the method
-    lacks."""
+    generator. After a call `statistics` of the callable has those of each row. `generate` passes no tokenizer
+    on, which its `stop_strings` need: give it `stopping_criteria=[StopStringCriteria(tokenizer, strings)]`.
+    RecipeError for an option that the method lacks."""
     params = SamplingParams(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
     recipe, options = choose_method(method, options, target="")
     if unknown := [name for name in options if name not in recipe.options]:
@@ -82,6 +84,7 @@ class Decoder:
     options: dict[str, Any]
     streamer: Any = None
     params: SamplingParams = PLAIN  # parameters that generate() lacks
+    statistics: list[Statistics] = field(default_factory=list[Statistics])  # of the last call, one per row
     _loaded: dict[tuple[str, str], Model] = field(default_factory=dict)
 
     def __call__(
@@ -129,16 +132,20 @@ class Decoder:
         options = configure(self.recipe, target, self.options, opener)
         for sentence in short_drafts(options, max(counts) + max_tokens):
             warnings.warn(sentence, stacklevel=4)
+        sampling = [converted.sampling(max_tokens, rows.stop) for _ in rows.prompts]
+        counted = CountedRows(rows)
         session = Session(
             self.recipe(target, **options),
             rows.prompts,
-            [converted.sampling(max_tokens, rows.stop) for _ in rows.prompts],
+            sampling,
             lambda scores, tree, ctx: converted.distribution(scores, tree, ctx, rows.padding),
             done=rows.ended,
         )
         for step in session.steps():
-            for slot in step.ctx.slots:
+            for row, slot in enumerate(step.ctx.slots):
                 rows.add_tokens(slot, session.request(slot).text())
+                counted.count(step, row, slot)
+        self.statistics = counted.statistics([each.seed for each in sampling])
         if streamer is not None:
             streamer.end()
         sequences = rows.sequences(generation_config)
@@ -252,6 +259,32 @@ def _is_convertible(warper: Any) -> bool:
     )
 
 
+class CountedRows:
+    """Counts what was drafted and accepted in each row of a batch."""
+
+    def __init__(self, rows: BatchRows) -> None:
+        self._rows, self._began = rows, perf_counter()
+        self._counters = [StepCounter() for _ in rows.prompts]
+        self._num_tokens = [0] * len(rows.prompts)
+        self._seconds = [0.0] * len(rows.prompts)
+
+    def count(self, step: Step, row: int, slot: int) -> None:
+        """Count a step, of whose row `row` the batch has the tokens already."""
+        before, now = self._num_tokens[slot], len(self._rows.new[slot])
+        if now > before:
+            self._counters[slot].count(step, row, now - before)
+            self._num_tokens[slot], self._seconds[slot] = now, perf_counter() - self._began
+
+    def statistics(self, seeds: Sequence[int]) -> list[Statistics]:
+        """The statistics of each row."""
+        return [
+            counter.done(len(prompt), 0, tokens, seconds, seed)
+            for counter, prompt, tokens, seconds, seed in zip(
+                self._counters, self._rows.prompts, self._num_tokens, self._seconds, seeds, strict=True
+            )
+        ]
+
+
 class BatchRows:
     """The prompts, padding and new tokens of a batch's rows; each row ends after the first token at which a
     stopping criterion is true."""
@@ -266,7 +299,7 @@ class BatchRows:
         # end-of-text tokens, behind which nothing is drafted
         ends = [criterion.eos_token_id for criterion in criteria if hasattr(criterion, "eos_token_id")]
         self.stop = tuple(int(token) for each in ends for token in each.flatten())
-        self._new: list[list[int]] = [[] for _ in counts]
+        self.new: list[list[int]] = [[] for _ in counts]  # new tokens of each row
         self._ended = [False] * len(counts)
 
     def ended(self, slot: int, tokens: Tensor) -> bool:
@@ -279,11 +312,11 @@ class BatchRows:
         """Add the tokens of a slot that are new, one at a time, to its row and the streamer, up to the first
         after which a stopping criterion is true. `tokens`: the slot's prompt and all tokens so far."""
         start = len(self.prompts[slot])
-        for end in range(start + len(self._new[slot]) + 1, len(tokens) + 1):
+        for end in range(start + len(self.new[slot]) + 1, len(tokens) + 1):
             if self._ended[slot]:
                 return
             token = int(tokens[end - 1])
-            self._new[slot].append(token)
+            self.new[slot].append(token)
             if self._streamer is not None:
                 self._streamer.put(torch.tensor([token]))
             ids = torch.cat([self.padding[slot], tokens[:end]])[None].to(self.input_ids.device)
@@ -291,9 +324,9 @@ class BatchRows:
 
     def sequences(self, config: GenerationConfig) -> Tensor:  # (B, T + new)
         """Prompts and new tokens of all rows, padded on the right."""
-        longest = max(map(len, self._new))
+        longest = max(map(len, self.new))
         # generate() has set the padding token to the end-of-text token if the model has none
         padding = getattr(config, "_pad_token_tensor", None)
         fill = 0 if padding is None else int(padding)
-        new = torch.tensor([row + [fill] * (longest - len(row)) for row in self._new], dtype=torch.int64)
+        new = torch.tensor([row + [fill] * (longest - len(row)) for row in self.new], dtype=torch.int64)
         return torch.cat([self.input_ids, new.to(self.input_ids.device)], dim=-1)

@@ -40,7 +40,7 @@ def compiled(
         return forward
     on_cpu = forward.device.type == "cpu"
     if on_cpu:
-        if dtype not in HINTS:
+        if dtype not in (*HINTS, torch.float16):  # see compiled_dtype
             known = f"compiling does not support {str(dtype).removeprefix('torch.')}"
             raise ValueError(f"{known}: load {name} in float32 or bfloat16")
         openvino()
@@ -91,6 +91,9 @@ def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool)
             for reader, cache in zip((made, forward), caches, strict=True)
         )
         assert ours is not None and theirs is not None
+        if not theirs.isfinite().all():
+            name = str(theirs.dtype).removeprefix("torch.")
+            raise ValueError(f"its eager logits are not finite in {name}: load it in float32 or bfloat16")
         error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
         if not error <= (1e-3 if theirs.dtype == torch.float32 else 0.1):
             raise ValueError(f"its compiled logits differ from the eager ones (by {error:.0%})")

@@ -42,8 +42,8 @@ def notice(chosen: torch.dtype, stored: torch.dtype | None, *, named: bool) -> s
     if named and not is_native(chosen):
         name = str(chosen).removeprefix("torch.")
         return (
-            f"this CPU has no arithmetic in {name}: PyTorch emulates it, and compiled forwards compute in "
-            "float32; --dtype float32 (dtype='float32') is faster, and takes twice the memory"
+            f"this CPU has no arithmetic in {name}: PyTorch emulates it; --dtype float32 (dtype='float32') "
+            "is faster, and takes twice the memory"
         )
     if not named and chosen == torch.float32 and stored in INSTRUCTIONS:
         name = str(stored).removeprefix("torch.")
@@ -52,6 +52,18 @@ def notice(chosen: torch.dtype, stored: torch.dtype | None, *, named: bool) -> s
             f"memory of {name}; --dtype {name} (dtype={name!r}) keeps it, and is slower"
         )
     return None
+
+
+def compiled_notice(name: str, dtype: torch.dtype, precision: torch.dtype) -> str | None:
+    """One sentence for the user of a model with this name and dtype whose compiled forwards compute in
+    `precision`, if that is another dtype."""
+    own, other = (str(each).removeprefix("torch.") for each in (dtype, precision))
+    if own == other:
+        return None
+    return (
+        f"the compiled forwards of {name} compute in {other}, not in {own}: --dtype {other} "
+        f"(dtype={other!r}) loads it so too"
+    )
 
 
 @cache  # Python forgets what it has shown once whenever filters change, as they do when a model is traced

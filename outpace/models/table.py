@@ -128,6 +128,8 @@ class TableCache:
     row indices of `TableTarget.logits`: per slot that after the committed tokens, and those of uncommitted
     nodes."""
 
+    device = torch.device("cpu")
+
     def __init__(self, slots: int, capacity: int) -> None:
         self.lengths: list[int] = []
         self.capacity = capacity

@@ -16,7 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from outpace.recipes._catalogue import Entry, catalogue, source_of
+from outpace.recipes._catalogue import Entry, RecipeSource, catalogue, options_in, source_of
+from outpace.recipes._defaults import DRAFTS, default_method
 from outpace.recipes._method_names import Method, parse_methods, split_outside
 from outpace.recipes._options import (
     MissingOptionError,
@@ -25,33 +26,39 @@ from outpace.recipes._options import (
     identifier,
     unknown,
     wants_cross_vocabulary,
+    with_preset,
 )
 from outpace.recipes._planned import why_missing
-from outpace.recipes._spellings import ALIASES, SPELLINGS, VLLM_METHODS, own_options
+from outpace.recipes._spellings import SPELLINGS, VLLM_METHODS, other_names, own_options
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
 
 __all__ = [
-    "ALIASES",
+    "DRAFTS",
     "Entry",
     "Method",
     "MissingOptionError",
     "RecipeError",
+    "RecipeSource",
     "SPELLINGS",
     "VLLM_METHODS",
     "configure",
+    "default_method",
     "entries",
     "find",
     "from_file",
     "get",
     "identifier",
     "names",
+    "other_names",
     "own_options",
     "parse_methods",
+    "read_options",
     "resolve_recipe",
     "split_outside",
     "wants_cross_vocabulary",
+    "with_preset",
 ]
 
 FOLDER = Path(__file__).parent
@@ -108,20 +115,7 @@ def of_family(family: str) -> list[str]:
 def get(name: str) -> Recipe:
     """The recipe of this name, with dashes or underscores; imports its file only. RecipeError if there is
     none or it cannot be imported."""
-    wanted = identifier(name)
-    if wanted in files():
-        path = files()[wanted]
-        module = f"{__name__}.{path.parent.name}.{path.stem}"
-    elif wanted in plugins():
-        module = plugins()[wanted].module
-    elif point := _entry_point_of(wanted):
-        raise RecipeError(_misnamed(point, wanted))
-    elif ours := VLLM_METHODS.get(wanted.replace("-", "_")):
-        raise RecipeError(f"vLLM's method {name} is {ours} here: use that name")
-    elif reason := why_missing(wanted):
-        raise RecipeError(reason)
-    else:
-        raise RecipeError(unknown("method", wanted, names(), "`outpace list` shows them all"))
+    wanted, module = identifier(name), module_of(name)
     try:
         recipe = recipe_in(import_module(module), module)
     except RecipeError:
@@ -133,6 +127,38 @@ def get(name: str) -> Recipe:
     if recipe.name != wanted and wanted not in files():
         raise RecipeError(_misnamed(wanted, recipe.name))
     return recipe
+
+
+def read_options(method: str | Path) -> RecipeSource | None:
+    """The options of the recipe of this name or in this file, read from its source: that is a matter of
+    milliseconds. None if only importing it tells them; RecipeError if there is no recipe of this name."""
+    if is_file(method):
+        return options_in(Path(method))
+    name = identifier(str(method))
+    path = files().get(name) or source_of(module_of(name))
+    return options_in(path) if path else None
+
+
+def is_file(method: str | Path) -> bool:
+    """Whether a method is given as a recipe file, not by its name."""
+    return isinstance(method, Path) or method.endswith(".py")
+
+
+def module_of(name: str) -> str:
+    """The module with the recipe of this name; it is not imported. RecipeError if there is none."""
+    wanted = identifier(name)
+    if wanted in files():
+        path = files()[wanted]
+        return f"{__name__}.{path.parent.name}.{path.stem}"
+    if wanted in plugins():
+        return plugins()[wanted].module
+    if point := _entry_point_of(wanted):
+        raise RecipeError(_misnamed(point, wanted))
+    if ours := VLLM_METHODS.get(wanted.replace("-", "_")):
+        raise RecipeError(f"vLLM's method {name} is {ours} here: use that name")
+    if reason := why_missing(wanted):
+        raise RecipeError(reason)
+    raise RecipeError(unknown("method", wanted, names(), "`outpace list` shows them all"))
 
 
 def _entry_point_of(recipe: str) -> str | None:
@@ -171,13 +197,13 @@ def from_file(path: str | Path) -> Recipe:
 def resolve_recipe(method: str | Path | Recipe) -> Recipe:
     """The recipe for a method name or the path of a recipe file; a Recipe is returned unchanged. RecipeError
     if it cannot be loaded."""
+    if isinstance(method, str | Path):
+        return from_file(method) if is_file(method) else get(str(method))
     from outpace.core.contracts import Recipe
 
     if isinstance(method, Recipe):
         return method
-    if not isinstance(method, str | Path):
-        raise RecipeError(f"a method is a name, a recipe or a recipe file, not a {type(method).__name__}")
-    return from_file(method) if isinstance(method, Path) or method.endswith(".py") else get(method)
+    raise RecipeError(f"a method is a name, a recipe or a recipe file, not a {type(method).__name__}")
 
 
 def find(extra: str | Path | None = None) -> dict[str, Recipe]:

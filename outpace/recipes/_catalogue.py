@@ -1,5 +1,5 @@
-"""The catalogue of recipes, read from their source files: importing them would import torch, which takes
-seconds."""
+"""The catalogue of recipes and their options, read from source files: importing recipes would import torch,
+which takes seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from inspect import Parameter
 from pathlib import Path
+
+from outpace.core.recipe import help_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,15 @@ class Entry:
     guarantee: str  # exact, greedy or lossy
     summary: str
     family: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeSource:
+    """The options of a recipe as its source file states them; the fields are those of a `Recipe`."""
+
+    name: str
+    options: Mapping[str, Parameter]  # annotations are text
+    option_help: Mapping[str, str]
 
 
 def catalogue(files: Mapping[str, Path]) -> list[Entry]:
@@ -40,15 +52,13 @@ def read(name: str, path: Path) -> Entry:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     summary = (ast.get_docstring(tree) or "").partition("\n")[0]
     fields = {"paper": "", "family": "", "guarantee": "exact"}
-    for node in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
-        for mark in node.decorator_list:
-            if isinstance(mark, ast.Call) and called(mark) == "recipe":
-                name = node.name.replace("_", "-")
-                for keyword in mark.keywords:
-                    if isinstance(keyword.value, ast.Constant):
-                        fields[keyword.arg or ""] = str(keyword.value.value)
-                    elif isinstance(keyword.value, ast.Attribute):
-                        fields[keyword.arg or ""] = keyword.value.attr.lower()
+    for node, mark in marked(tree):
+        name = node.name.replace("_", "-")
+        for keyword in mark.keywords:
+            if isinstance(keyword.value, ast.Constant):
+                fields[keyword.arg or ""] = str(keyword.value.value)
+            elif isinstance(keyword.value, ast.Attribute):
+                fields[keyword.arg or ""] = keyword.value.attr.lower()
     return Entry(name, fields["paper"], fields["guarantee"], summary, fields["family"])
 
 
@@ -58,3 +68,49 @@ def called(call: ast.Call) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
+
+
+def marked(tree: ast.Module) -> list[tuple[ast.FunctionDef, ast.Call]]:
+    """The functions of a module that are marked as recipes, with the calls that mark them."""
+    return [
+        (node, mark)
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        for mark in node.decorator_list
+        if isinstance(mark, ast.Call) and called(mark) == "recipe"
+    ]
+
+
+def options_in(path: Path) -> RecipeSource | None:
+    """The options of the recipe in a file. None if the file has not exactly one recipe, or a default that is
+    no constant, or cannot be read."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return None
+    constants = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    found = marked(tree)
+    if len(found) != 1:
+        return None
+    function, options = found[0][0], dict[str, Parameter]()
+    for given, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        value: object = Parameter.empty
+        if default is not None:
+            constant = constants.get(default.id, default) if isinstance(default, ast.Name) else default
+            try:
+                value = ast.literal_eval(constant)
+            except ValueError:
+                return None
+        annotation = ast.unparse(given.annotation) if given.annotation else ""
+        options[given.arg] = Parameter(
+            given.arg, Parameter.KEYWORD_ONLY, default=value, annotation=annotation
+        )
+    return RecipeSource(
+        function.name.replace("_", "-"), options, help_of(ast.get_docstring(function, clean=False) or "")
+    )

@@ -3,7 +3,7 @@ values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from math import isnan
 from types import UnionType
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from outpace.core.contracts import Recipe, Target
     from outpace.recipes._option_kinds import Opener
 
+PRESET = "preset"  # the option that names a preset
 HEADS = ("head", "heads")  # the options of methods that need a draft head, or several
 # options whose range depends on the target's number of layers: the methods check them, and name the range
 LAYERS = ("exit_layer", "first_layer", "num_skipped")
@@ -41,22 +42,31 @@ def unknown(kind: str, name: str, known: list[str], otherwise: str) -> str:
     return f"there is no {kind} {name}; " + (f"did you mean {' or '.join(near)}?" if near else otherwise)
 
 
-def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener: Opener) -> dict[str, Any]:
+def configure(
+    recipe: Recipe,
+    target: Target,
+    options: Mapping[str, Any],
+    opener: Opener,
+    *,
+    others: Collection[str] = (),  # further keywords of the call, which the user may have meant
+) -> dict[str, Any]:
     """The recipe's keyword arguments: options checked against its signature and converted, models opened. A
-    missing draft head is the package's for the target, if it has one.
+    missing draft head is the package's for the target, if it has one. The option `preset` stands for the
+    values of that preset.
 
     Raises RecipeError for an option that the recipe does not have, and for a value of the wrong type or
     unsuited to the target; MissingOptionError for a required option that was not given.
     """
     from outpace.recipes._option_kinds import kind_of, kinds_in
 
+    options = with_preset(recipe, options)
     hints, known = hints_of(recipe), recipe.options
     values: dict[str, Any] = {}
     usual = {option: opener.usual_head(recipe.name) for option in HEADS if recipe.is_open(option, options)}
     for given, value in [*options.items(), *((option, name) for option, name in usual.items() if name)]:
         name = given.replace("-", "_")
         if name not in known:
-            raise RecipeError(unknown_option(recipe, name))
+            raise RecipeError(unknown_option(recipe, name, others))
         values[name] = convert(value, hints.get(name, Any), f"{recipe.name}: {name}", opener)
         if type(values[name]) is int and values[name] < 0 and name not in LAYERS:
             raise RecipeError(f"{recipe.name}: {name} is {values[name]}: it is 0 or more")
@@ -79,6 +89,26 @@ def configure(recipe: Recipe, target: Target, options: Mapping[str, Any], opener
     return values
 
 
+def with_preset(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with those of the preset that the option `preset` names in its place; an option that is
+    given besides replaces the preset's. RecipeError if the recipe has no preset of this name."""
+    given = {name.replace("-", "_"): value for name, value in options.items()}
+    if PRESET in recipe.options or (preset := given.pop(PRESET, None)) is None:
+        return given
+    if not recipe.presets:
+        raise RecipeError(f"{recipe.name} has no presets: leave {PRESET} out")
+    if preset not in recipe.presets:
+        raise RecipeError(
+            unknown(
+                f"preset of {recipe.name} called",
+                str(preset),
+                list(recipe.presets),
+                f"it has {', '.join(recipe.presets)}",
+            )
+        )
+    return {**recipe.presets[preset], **given}
+
+
 def hints_of(recipe: Recipe) -> dict[str, Any]:
     """Option name -> type of its annotation; RecipeError if an annotation cannot be evaluated."""
     try:
@@ -89,11 +119,11 @@ def hints_of(recipe: Recipe) -> dict[str, Any]:
         ) from error
 
 
-def unknown_option(recipe: Recipe, name: str) -> str:
-    """The error message for an option that the recipe does not have."""
-    known = [identifier(option) for option in recipe.options]
+def unknown_option(recipe: Recipe, name: str, others: Collection[str] = ()) -> str:
+    """The error message for an option that the recipe does not have; it may suggest one of `others`."""
+    known = list(recipe.options)
     has = f"it has {', '.join(known)}" if known else "it has none"
-    return unknown("option of " + recipe.name + " called", identifier(name), known, has)
+    return unknown("option of " + recipe.name + " called", name, [*known, *others], has)
 
 
 def wants_cross_vocabulary(recipe: Recipe, name: str) -> bool:

@@ -9,10 +9,13 @@ from outpace.recipes._options import RecipeError
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Recipe
+    from outpace.recipes._catalogue import RecipeSource
 
 # vLLM's name of a method -> ours
 VLLM_METHODS = {"ngram": "prompt-lookup", "draft_model": "speculative-sampling", "suffix": "suffix-decoding"}
 ALIASES = {"num_speculative_tokens": "depth"}  # vLLM's option name -> ours; both are accepted
+# options for one model; a recipe that takes several has the plural, and both are accepted
+SINGULAR = ("draft", "head")
 # option name in transformers or vLLM -> the outpace option to use, for the error message
 SPELLINGS = {
     "max_new_tokens": "max_tokens",
@@ -48,6 +51,19 @@ SPELLINGS = {
 }
 
 
+def other_names(recipe: Recipe | RecipeSource) -> dict[str, str]:
+    """Further name of an option -> the recipe's own name of it."""
+    found = dict(ALIASES)
+    for one in SINGULAR:
+        several = f"{one}s"
+        found |= {one: several} if several in recipe.options else {several: one}
+    return {
+        name: option
+        for name, option in found.items()
+        if option in recipe.options and name not in recipe.options
+    }
+
+
 def own_options(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options under the recipe's own names: `num_speculative_tokens` becomes `depth`.
 
@@ -55,12 +71,13 @@ def own_options(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:
     given under two names.
     """
     found: dict[str, Any] = {}
+    others = other_names(recipe)
     for given, value in options.items():
         name = given.replace("-", "_")
-        if name not in recipe.options and (alias := ALIASES.get(name)) in recipe.options:
-            if alias in options:
-                raise RecipeError(f"{name} and {alias} are the same option: give one of them")
-            name = alias
+        if option := others.get(name):
+            if option in options:
+                raise RecipeError(f"{name} and {option} are the same option: give one of them")
+            name = option
         elif name not in recipe.options and name in SPELLINGS:
             raise RecipeError(f"there is no option {name}: use {SPELLINGS[name]}")
         found[name] = value

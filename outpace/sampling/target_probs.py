@@ -6,11 +6,11 @@ Letters: N nodes, M requested nodes, V vocabulary size, T tokens of a node's his
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
+from outpace.core.clock import Seconds, clock_of
 from outpace.core.context import Context
 from outpace.core.contracts import Scores
 from outpace.core.noise import TARGET, Key, Noise
@@ -41,7 +41,8 @@ class LazyTargetProbs:
         self._probs: dict[int, Tensor] = {}
         self._all: Tensor | None = None
         self._argmaxes: tuple[list[float], list[int]] | None = None  # per node; None until the first use
-        self.seconds = 0.0
+        self.seconds: Seconds = 0.0
+        self._clock = clock_of(scores.logits.device)
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
         rows, sampling = self._tree.forest.rows, self._ctx.sampling
@@ -57,7 +58,7 @@ class LazyTargetProbs:
         return [found[node] for node in selected]
 
     def probs(self, nodes: Sequence[int] | None) -> Tensor:
-        began = perf_counter()
+        began = self._clock()
         if self._all is None and (nodes is None or len(nodes) == len(self._tree)):
             self._all = self._warp(None, range(len(self._tree)))
         if self._all is not None:
@@ -68,11 +69,11 @@ class LazyTargetProbs:
                 self._probs.update(zip(selected, self._warp(selected, selected).unbind(), strict=True))
             found = [self._probs[node] for node in nodes or ()]
             probs = found[0][None] if len(found) == 1 else torch.stack(found)
-        self.seconds += perf_counter() - began
+        self.seconds += began.until(self._clock())
         return probs
 
     def _argmax(self, nodes: Sequence[int] | None, selected: Sequence[int]) -> list[int]:
-        began = perf_counter()
+        began = self._clock()
         logits = self._logits
         if self._adjuster or self._processor or (logits.is_cpu and logits.numel() > AT_ONCE):
             values, tokens = largest(self._rows(nodes, selected))
@@ -83,7 +84,7 @@ class LazyTargetProbs:
             if nodes is not None:
                 values, tokens = [values[node] for node in selected], [tokens[node] for node in selected]
         self._check(values, selected)
-        self.seconds += perf_counter() - began
+        self.seconds += began.until(self._clock())
         return tokens
 
     def _sample(
@@ -91,7 +92,7 @@ class LazyTargetProbs:
     ) -> list[int]:
         forest = self._tree.forest
         probs = self.probs(nodes)
-        began = perf_counter()
+        began = self._clock()
         if nodes is None:
             key = Key(forest.rows, forest.local, forest.depths, use)
         else:
@@ -100,7 +101,7 @@ class LazyTargetProbs:
                 [rows[n] for n in selected], [local[n] for n in selected], [depths[n] for n in selected], use
             )
         tokens = noise.choose(probs, key).tolist()
-        self.seconds += perf_counter() - began
+        self.seconds += began.until(self._clock())
         return tokens
 
     def _warp(self, nodes: Sequence[int] | None, selected: Sequence[int]) -> Tensor:

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from outpace.api.methods import DRAFTS, choose_method
+from outpace.api.methods import choose_method
 from outpace.api.model import Model
 from outpace.api.opener import ModelOpener, short_drafts
 from outpace.core.contracts import Guarantee, Parts, Recipe
-from outpace.recipes import configure, resolve_recipe
+from outpace.recipes import DRAFTS, configure, resolve_recipe
 
 MAX_LENGTH = 1 << 20  # tokens of prompt and output where the model has no maximum length
 log = logging.getLogger(__name__)

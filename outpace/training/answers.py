@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.config import Answers
 from outpace.training.texts import DataError, Example, Prompt
 
+LABEL = "the target answers"  # of the progress
 MAX_PROMPT = 1024  # tokens; of longer prompts the last ones
 
 
@@ -35,11 +37,13 @@ def answered(
     for first in range(0, len(prompts), settings.batch):
         group = prompts[first : first + settings.batch]
         path = folder / f"{first:07d}.json"
-        if not path.exists():
-            found = _answers(model, group, settings, settings.seed + first)
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(found), encoding="utf-8")
-            os.replace(partial, path)
+        if path.exists():
+            advance(LABEL, len(group))
+        else:
+            found = _answers(model, group, settings, settings.seed + first, partial(advance, LABEL))
+            unfinished = path.with_suffix(".partial")
+            unfinished.write_text(json.dumps(found), encoding="utf-8")
+            os.replace(unfinished, path)
         try:
             answers = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -47,7 +51,6 @@ def answered(
         for prompt, answer in zip(group, answers, strict=True):
             tokens = prompt.tokens[-MAX_PROMPT:]
             examples.append(Example((*tokens, *answer), len(tokens)))
-        advance("the target answers", len(group))
     return examples
 
 
@@ -60,6 +63,7 @@ def sampled(
     *,
     stop: tuple[int, ...] = (),
     top_p: float = 1.0,
+    advance: Callable[[int], None] = lambda done: None,  # called with the number of texts that just ended
 ) -> list[list[int]]:
     """A model's continuations of texts, made together, each from a seed of its own."""
     limit = model.max_length or max(map(len, texts)) + max_tokens
@@ -75,13 +79,16 @@ def sampled(
     ]
     tensors = [torch.tensor(text) for text in texts]
     session = Session(autoregressive.build(model), tensors, params, LazyTargetProbs)
-    for _ in session.steps():
-        pass
+    for step in session.steps():
+        advance(len(step.finished))
     return [session.request(slot).output() for slot in range(len(texts))]
 
 
-def _answers(model: Model, group: Sequence[Prompt], settings: Answers, seed: int) -> list[list[int]]:
+def _answers(
+    model: Model, group: Sequence[Prompt], settings: Answers, seed: int, advance: Callable[[int], None]
+) -> list[list[int]]:
     if not settings.generate:
+        advance(len(group))
         return [list(prompt.answer or ()) for prompt in group]
     texts = [prompt.tokens[-MAX_PROMPT:] for prompt in group]
     given = settings.temperatures
@@ -94,6 +101,7 @@ def _answers(model: Model, group: Sequence[Prompt], settings: Answers, seed: int
         seed,
         stop=end_tokens(model),
         top_p=settings.top_p,
+        advance=advance,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from outpace.api.model import Model
 from outpace.console import progress
-from outpace.training.answers import answered
+from outpace.training.answers import LABEL, answered
 from outpace.training.config import TrainConfig
 from outpace.training.evaluation import DrafterEvaluation, Evaluation
 from outpace.training.features import FeatureSource
@@ -133,6 +133,6 @@ def _texts(
     size = len(prompts) if size is None else size
     batch = config.answers.batch
     whole = prompts[: batch * ceil(size / batch)]  # prompts are answered and kept in groups
-    with processes().main_process_first(), progress(len(whole)) as advance:
+    with processes().main_process_first(), progress(len(whole), LABEL) as advance:
         examples = answered(model, whole, config.answers, folder, advance)
     return [piece for example in examples[:size] for piece in example.pieces(config.length)]

@@ -80,6 +80,22 @@ def defaults(method: str) -> TrainConfig:
     return config
 
 
+def setting_parts(method: str) -> frozenset[str]:
+    """Names of the parts of a method's settings that it reads."""
+    found = {"answers", "capture", "optimizer"}
+    if method in GROWING:
+        found.add("growth")
+    if method in DRAFT_MODELS:
+        found.add("distillation")
+    elif method in (*PREDICTORS, *LENGTH_PREDICTORS, *EXIT_PREDICTORS):
+        found.add("predictor")
+    elif method in (*EXIT_MODELS, *ADAPTERS, *TARGETS):
+        found.add("exits")
+    else:
+        found.add("head")
+    return frozenset(found)
+
+
 def check_start(method: str, draft: str | None, head: str | None, general: str | None = None) -> None:
     """ConfigError if a draft model is missing, or if a method that trains heads is given a draft model, or
     the other way round, or if one that reports no forgetting is given texts of other domains."""

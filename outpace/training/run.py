@@ -18,7 +18,7 @@ from outpace.api.model import Model, as_model
 from outpace.console import progress
 from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.heads.fingerprint import target_fingerprint
-from outpace.training.answers import answered, end_tokens
+from outpace.training.answers import LABEL, answered, end_tokens
 from outpace.training.card import write_card
 from outpace.training.config import ConfigError, TrainConfig, changed
 from outpace.training.drafters import check_answers, draft_model, lesson, save, untrained
@@ -108,10 +108,12 @@ def train(
     work = folder / "work"
     states = Path(captured) if captured else work
     with running.main_process_first():  # what the first process writes, the others read
-        again = f"give another --output, and --captured {states} to keep the target's answers"
-        _begin(folder / RUN, identity, again)
         made_of = texts | {"answers": asdict(config.answers)}
         made_of |= {"length": config.length, "held_out": config.held_out}
+        again = "give another --output"
+        if _keeps_answers(states, made_of):
+            again += f", and --captured {states} to keep the target's answers"
+        _begin(folder / RUN, identity, again)
         _begin(states / CAPTURED, made_of, "give another folder")
     if method in GROWING:
 
@@ -127,7 +129,7 @@ def train(
             _finish(folder, identity, found, data, model, trainer.lesson.num_draft_parameters)
         return found
     with running.main_process_first():
-        with progress(len(prompts)) as advance:
+        with progress(len(prompts), LABEL) as advance:
             examples = answered(model, prompts, config.answers, states / "answers", advance)
     learned, test = split_texts(examples, config.length, config.held_out)
     if not (learned and test):
@@ -218,6 +220,13 @@ def _begin(path: Path, identity: dict[str, Any], otherwise: str) -> None:
             f"{path.parent} was made with another {' and '.join(different)}: {otherwise}, or the same "
             "arguments to continue"
         )
+
+
+def _keeps_answers(states: Path, made_of: dict[str, Any]) -> bool:
+    """Whether a folder holds answers that were made of the same."""
+    if not (states / CAPTURED).is_file() or not any((states / "answers").glob("*.json")):
+        return False
+    return not _different(_read(states / CAPTURED, "give another folder"), json.loads(json.dumps(made_of)))
 
 
 def _different(before: Any, now: dict[str, Any], prefix: str = "") -> list[str]:

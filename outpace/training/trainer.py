@@ -263,11 +263,12 @@ def trained(
     source = FeatureSource(target, learned, lesson.layers, states / "features")
     test = FeatureSource(target, held_out, lesson.layers, states / "held-out")
     if limit := int(config.capture.disk_gigabytes * 1e9):
-        with processes().main_process_first(), progress(len(held_out) + len(learned)) as advance:
+        num_texts = len(held_out) + len(learned)
+        with processes().main_process_first(), progress(num_texts, "reading with the target") as advance:
             used = test.store(limit, advance)  # first, since every evaluation reads all of them
             source.store(limit - used, advance)
     trainer = Trainer(lesson, source, test, config, checkpoints)
-    with progress(config.steps) as advance:
+    with progress(config.steps, "training") as advance:
         trainer.run(advance)
     return trainer
 

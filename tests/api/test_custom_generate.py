@@ -91,6 +91,22 @@ def test_a_padded_batch_gets_plain_decodings_tokens(model, draft, batch, options
     )
 
 
+def test_statistics_are_those_of_generate(model, draft, batch, words, tiny):
+    decoder = outpace.hf("speculative-sampling", draft=draft)
+    assert decoder.statistics == []
+    found = model.generate(**batch, max_new_tokens=12, do_sample=False, custom_generate=decoder)
+    target = outpace.load(tiny.target, dtype="float64")
+    results = outpace.generate(
+        target, PROMPTS, "speculative-sampling", draft=draft, max_tokens=12, temperature=0.0
+    )
+    for row, each, ours in zip(found, decoder.statistics, results, strict=True):
+        start = batch["input_ids"].shape[1]
+        assert row[start : start + each.num_tokens].tolist() == ours.tokens
+        for name in ("num_steps", "num_draft_tokens", "num_accepted_draft_tokens", "num_prompt_tokens"):
+            assert getattr(each, name) == getattr(ours.statistics, name)
+        assert each.seconds > 0
+
+
 @pytest.mark.parametrize("method", ["prompt-lookup", "mcsd"])
 def test_processors_follow_every_branch(model, draft, one, method):
     settings = {**one, "max_new_tokens": 20, "do_sample": False, "repetition_penalty": 1.5}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import inspect
+import re
 
 import pytest
 import torch
@@ -194,6 +195,9 @@ def test_speculative_config_names_method_and_options(loaded, tiny):
     [
         ({"method": "speculative-samplign"}, "did you mean speculative-sampling"),
         ({"method": "prompt-lookup", "depht": 3}, "did you mean depth"),
+        ({"method": "prompt-lookup", "max_gram": 3}, "called max_gram; did you mean max_ngram"),
+        ({"method": "prompt-lookup", "max_token": 3}, "called max_token; did you mean max_tokens"),
+        ({"method": "prompt-lookup", "wide": 3}, "called wide; it has max_ngram, "),
         ({"method": "prompt-lookup", "depth": "three"}, "depth is a whole number, not 'three'"),
         ({"method": "speculative-sampling"}, "needs draft: a smaller model with the same vocabulary"),
         ({"method": "prompt-lookup", "batch": 0}, "batch is 0"),
@@ -208,6 +212,11 @@ def test_speculative_config_names_method_and_options(loaded, tiny):
 def test_mistakes_are_explained(loaded, change, sentence):
     with pytest.raises(ValueError, match=sentence):
         outpace.generate(loaded[0], "def", **change)
+
+
+def test_a_model_is_shown_in_one_line(loaded):
+    model = loaded[0]
+    assert re.fullmatch(rf"<outpace.Model {model.name}: LlamaForCausalLM, float\d\d, cpu>", repr(model))
 
 
 def test_a_draft_with_another_vocabulary_is_refused(loaded, tiny):

@@ -11,7 +11,7 @@ import pytest
 
 import outpace.recipes
 from outpace.models.table import TableTarget
-from outpace.recipes import RecipeError, _options, entries, find, from_file, get, names
+from outpace.recipes import RecipeError, _options, entries, find, from_file, get, names, read_options
 from outpace.recipes._option_kinds import FunctionOpener
 
 OWN = '''"""My method (Me 2030): does nothing."""
@@ -48,6 +48,25 @@ def test_names_take_dashes_and_underscores():
     assert get("prompt-lookup") is get("prompt_lookup")
     assert {"autoregressive", "prompt-lookup", "speculative-sampling"} <= set(names())
     assert set(find()) == set(names())
+
+
+def test_the_options_read_from_sources_equal_those_of_the_imported_recipes():
+    sources = {name: source for name in names() if (source := read_options(name)) is not None}
+    assert len(sources) > len(names()) - 10  # a few have defaults that are imported or computed
+    for name, source in sources.items():
+        recipe = get(name)
+        assert source.name == recipe.name
+        assert source.option_help == recipe.option_help
+        assert list(source.options) == list(recipe.options)
+        for option, parameter in recipe.options.items():
+            assert source.options[option].default == parameter.default
+            assert type(source.options[option].default) is type(parameter.default)
+
+
+def test_options_that_only_an_import_tells(tmp_path, own):
+    assert list(read_options(own).options) == ["depth", "shape", "on"]
+    own.write_text(own.read_text().replace("depth: int = 3", "depth: int = len('abc')"))
+    assert read_options(own) is None and read_options(tmp_path / "none.py") is None
 
 
 def test_the_catalogue_read_from_sources_equals_the_imported_recipes():

@@ -16,11 +16,9 @@ from benchmarks.overhead import Overhead, OverheadCase, cases, measure, small_pa
 from benchmarks.paired import load
 from outpace.bench.measure.provenance import provenance
 from outpace.bench.measure.workload import load_items
-from outpace.core import step_timer
-from outpace.drafters.model import draft_model
+from outpace.core import clock as core_clock
 from outpace.models.hf.target import HFTarget
 from outpace.recipes import get
-from outpace.sampling import target_probs
 from outpace.tables import markdown
 
 
@@ -61,7 +59,7 @@ def test_overhead_leaves_out_the_models_the_first_steps_and_the_warm_up(
 ) -> None:
     """Drafting takes 3 s per step in all, of which 2 are the draft model's, and verification 5."""
     clock = Clock()
-    for module in (overhead, step_timer, draft_model, target_probs):
+    for module in (overhead, core_clock):
         monkeypatch.setattr(module, "perf_counter", clock)
     target, draft = map(HFTarget, small_pair(64))
     monkeypatch.setattr(draft.forward.model, "forward", clock.work(1.0, draft.forward.model.forward))

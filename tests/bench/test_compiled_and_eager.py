@@ -216,6 +216,17 @@ def test_only_methods_in_the_requested_mode_are_recommended() -> None:
     assert measurement.recommendation(measurement.rows()).method is None
 
 
+def test_nothing_is_recommended_if_other_programs_ran() -> None:
+    measurement = measured()
+    measurement.loads = [900.0, 1000.0]
+    found = measurement.recommendation(measurement.rows())
+    assert found.method is None
+    assert found.reason.startswith(
+        "no recommendation: other programs used the machine during the runs (in the"
+    )
+    assert measurement.answers(measurement.rows())[-1] == "N" + found.reason[1:]
+
+
 def test_the_gain_of_compiling_is_reported_if_both_modes_were_measured() -> None:
     both = measured()
     gain = both.compiling(both.rows())

@@ -36,4 +36,4 @@ def test_lengths_are_compared_by_prompt_and_seed() -> None:
 
 def test_every_ordering_is_of_heads_that_can_be_trained() -> None:
     assert {name for pair in ORDERINGS for name in pair} == set(DRAFTED)
-    assert {head.removesuffix("-shuffled") for _, head in DRAFTED.values()} <= set(DRAFTERS)
+    assert {head.removesuffix("-shuffled") for _, head, _ in DRAFTED.values()} <= set(DRAFTERS)

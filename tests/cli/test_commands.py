@@ -30,6 +30,50 @@ def test_help_names_the_verbs_and_imports_nothing_heavy():
     assert all(verb in done.stdout for verb in verbs)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("generate", "--method", "medussa"), "there is no method medussa; did you mean medusa?"),
+        (("generate", "x", "--max-tokenz", "4"), "No such option: --max-tokenz"),
+        (("generate", "x", "--method", "medusa", "--deep", "4"), "medusa has --head"),
+        (("generate", "x", "--max-tokens", "many"), "Invalid value for '--max-tokens'"),
+        (("generate", "x", "--temperature", "-1"), "temperature is -1.0"),
+        (("generate", "x", "--logprobs", "2"), "--logprobs are written as JSON"),
+        (("serve", "--methods", "nothing"), "there is no method nothing"),
+        (("bench", "--methods", "medussa"), "there is no method medussa"),
+        (("audit", "medussa"), "there is no method medussa"),
+        (("show", "medussa"), "there is no method medussa"),
+    ],
+)
+def test_wrong_arguments_are_reported_before_torch_is_imported(arguments, sentence):
+    program = (
+        "import sys; from outpace.cli import main\n"
+        "try: main()\n"
+        "finally: sys.stderr.write(','.join({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+    assert done.returncode == 2
+    words = " ".join(done.stderr.replace("│", " ").split())
+    assert sentence in words and not words.endswith(("torch", "transformers"))
+
+
+def test_help_shows_the_defaults_of_settings(outpace_):
+    words = " ".join(outpace_("generate", "--help").stdout.split())
+    assert "Maximum number of new tokens; default: the model's, or 256." in words
+    assert "Temperature; 0 is greedy decoding; default: the model's, or 0." in words
+
+
+@pytest.mark.parametrize(
+    ("method", "option"), [("specinfer", "--draft"), ("specinfer", "--drafts"), ("mcsd", "--drafts")]
+)
+def test_one_draft_model_is_given_under_both_names(outpace_, tiny, method, option):
+    draft = outpace_(
+        *("generate", "def", "--target", tiny.target, "--method", method, option, tiny.draft, *FEW, "--json")
+    )
+    assert draft.exit_code == 0, draft.output
+    assert json.loads(draft.stdout)["results"][0]["statistics"]["num_draft_tokens"]
+
+
 @pytest.mark.parametrize("name", ["weights", "draft_weights", "kv_cache"])
 def test_options_of_compiled_models_compile_them(name, monkeypatch):
     given = []
@@ -86,6 +130,20 @@ def test_show_distinguishes_a_default_of_none_from_a_required_option(outpace_):
     assert "(default none)" in outpace_("generate", "--method", "mcsd", "--help").stdout
     table = outpace_("show", "sam-decoding").stdout
     assert "'token-recycling' | Target | None" in table and "SuffixAutomatonFile | None" in table
+
+
+def test_presets_are_shown_and_taken_and_refused_where_there_are_none(outpace_, tiny):
+    assert "--preset cpu stands for --nodes-per-depth 5,5,4,1" in outpace_("show", "token-recycling").stdout
+    assert json.loads(outpace_("show", "stand", "--json").stdout)["presets"] == {"cpu": {"nodes": 24}}
+    short = ("--max-tokens", "2", "a")
+    result = outpace_("generate", "--target", tiny.target, "--method", "lookahead", "--preset", "cpu", *short)
+    assert result.exit_code == 0, result.stderr
+    result = outpace_(
+        "generate", "--target", tiny.target, "--method", "prompt-lookup", "--preset", "cpu", *short
+    )
+    assert result.exit_code == 2 and "prompt-lookup has no presets: leave --preset out" in " ".join(
+        result.stderr.replace("│", " ").split()
+    )
 
 
 def test_what_is_shown_can_be_typed(outpace_, tiny):
@@ -402,6 +460,29 @@ def test_chat_has_commands_and_ignores_empty_lines(outpace_, tiny):
     assert result.stdout[:half] == result.stdout[half:]  # the second hello begins a new conversation
     assert "(new conversation)" in result.stderr and "there is no command /what" in result.stderr
     assert result.stderr.count("/reset starts") == 2
+
+
+def test_chat_says_that_an_answer_was_cut_and_goes_on_with_it(outpace_, tiny, tmp_path):
+    arguments = ("chat", "--target", tiny.target, "--temperature", 0, "--max-tokens")
+    whole = outpace_(*arguments, 16, given="hello\n")
+    assert "(the answer was cut after 16 tokens: /continue goes on" in whole.stderr
+    parts = outpace_(*arguments, 8, given="hello\n/continue\n/save saved.json\n/reset\n/continue\n")
+    assert parts.exit_code == 0, parts.output
+    assert parts.stdout.replace("\n", "") == whole.stdout.replace("\n", "")
+    assert "(there is no cut answer to go on with)" in parts.stderr
+    messages = json.loads((tmp_path / "saved.json").read_text())["messages"]
+    assert [each["role"] for each in messages] == ["user", "assistant"]
+    assert messages[1]["content"].replace("\n", "") == whole.stdout.replace("\n", "")
+
+
+def test_chat_takes_messages_of_several_lines_and_another_system_message(outpace_, tiny, tmp_path):
+    given = 'one\\\n two\n"""three\n\nfour"""\n/save a.json\n/system Be kind.\nhi\n/save b.json\n/save\n'
+    result = outpace_("chat", "--target", tiny.target, *FEW[:4], given=given)
+    assert result.exit_code == 0, result.output
+    first, second = (json.loads((tmp_path / name).read_text())["messages"] for name in ("a.json", "b.json"))
+    assert [each["content"] for each in first[::2]] == ["one\n two", "three\n\nfour"]
+    assert [each["content"] for each in second[:2]] == ["Be kind.", "hi"]
+    assert "(name a file: /save FILE)" in result.stderr
 
 
 def test_chat_goes_on_after_a_line_that_is_not_text(outpace_, tiny):

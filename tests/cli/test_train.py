@@ -136,9 +136,12 @@ def test_a_predictor_of_draft_lengths_is_trained_and_used(outpace_, tiny, data, 
 def test_settings_are_listed(outpace_):
     result = outpace_("train", "eagle3", "-o", "nowhere", "--show-settings")
     assert "optimizer.rate=0.001" in result.stdout and "answers.generate=true" in result.stdout
-    assert "answers.temperatures=0.0,1.0" in result.stdout
+    assert "answers.temperatures=0.0,1.0" in result.stdout and "head.unroll=" in result.stdout
+    for other in ("distillation.", "growth.", "predictor.", "exits."):  # of other methods
+        assert f"\n{other}" not in result.stdout
     result = outpace_("train", "disco", "-o", "nowhere", "--show-settings")
     assert "optimizer.rate=0.01" in result.stdout and "predictor.depth=20" in result.stdout
+    assert "\nhead." not in result.stdout
     result = outpace_("train", "direct-alignment", "-o", "nowhere", "--show-settings")
     assert (
         "optimizer.rate=0.0003" in result.stdout and "answers.temperatures=0.0,0.3,0.7,1.0" in result.stdout

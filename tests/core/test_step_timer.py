@@ -1,16 +1,27 @@
-"""The parts of a step's time."""
+"""The parts of a step's time, on the host and on a device that computes later than work is launched."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import sleep
+from typing import Any
 
+import pytest
 import torch
 
+from outpace.controllers.fixed import Fixed
+from outpace.core import clock, step_timer
+from outpace.core.clock import Elapsed, clock_of, host_clock
+from outpace.core.contracts import Noise, Parts, Scores, TargetProbs, TokenTree, Verdict
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
+from outpace.drafters.model import draft_model
+from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
 from outpace.recipes.base.autoregressive import autoregressive
+from outpace.sampling import target_probs
 from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.verifiers.rejection import Rejection
 
 
 def test_the_time_between_two_steps_is_the_callers() -> None:
@@ -25,3 +36,102 @@ def test_the_time_between_two_steps_is_the_callers() -> None:
         assert second.seconds["caller"] >= 0.02
         assert len(list(steps)) == 1
         sleep(0.02)
+
+
+class Device:
+    """A device that computes after the call that launches its work has returned, on a virtual clock."""
+
+    def __init__(self) -> None:
+        self.now = 0.0  # of the host, in seconds
+        self.done = 0.0  # when the work launched so far is done
+        self.num_waits = 0  # times that a duration was read before its end
+
+    def launch(self, seconds: float) -> None:
+        """Launch work, which takes the host a tenth of a second."""
+        self.now += 0.1
+        self.done = max(self.done, self.now) + seconds
+
+    def wait(self) -> None:
+        """Wait until all work is done."""
+        self.now = max(self.now, self.done)
+
+    def mark(self) -> DeviceMark:
+        return DeviceMark(self, max(self.now, self.done))
+
+
+@dataclass(frozen=True)
+class DeviceMark:
+    """A point in the order of a device's work."""
+
+    device: Device
+    at: float
+
+    def until(self, end: DeviceMark) -> Elapsed:
+        def read() -> float:
+            if self.device.now < end.at:
+                self.device.num_waits += 1
+                self.device.now = end.at
+            return end.at - self.at
+
+        return Elapsed((read,))
+
+
+class Launched(TableTarget):
+    """A table model whose forwards take this long on the device."""
+
+    def __init__(self, device: Device, seconds: float) -> None:
+        super().__init__(5, seed=1)
+        self._device, self._seconds = device, seconds
+
+    def score(self, *args: Any, **keywords: Any) -> Scores:
+        self._device.launch(self._seconds)
+        return super().score(*args, **keywords)
+
+
+class Waits(Rejection):
+    """Verification that brings the verdict to the host."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self._device = device
+
+    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
+        verdict = super().verify(tree, target_probs, scores, noise)
+        self._device.launch(0.25)
+        self._device.wait()
+        return verdict
+
+
+def test_the_work_of_a_device_is_timed_where_it_was_launched_and_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = Device()
+    monkeypatch.setattr(clock, "perf_counter", lambda: device.now)
+    for module in (step_timer, draft_model, target_probs):
+        monkeypatch.setattr(module, "clock_of", lambda _: device.mark)
+    drafter = DraftModel(Launched(device, 0.5), sampled=False)
+    parts = Parts(Launched(device, 2.0), drafter, Waits(device), Fixed(3))
+    session = Session(parts, [torch.tensor([1, 2])], [SamplingParams(max_tokens=9)], LazyTargetProbs)
+    first, *_ = session.steps()
+    assert first.draft.forwards == 3
+    # the host launched all this in half a second, and waited for it while it verified
+    assert float(first.draft.seconds) == pytest.approx(1.6)  # the device idled while the first was launched
+    assert first.seconds["draft"] == pytest.approx(1.6)
+    assert first.seconds["score"] == pytest.approx(2.0)
+    assert first.seconds["verify"] == pytest.approx(0.25)
+    assert first.seconds["commit"] == first.seconds["observe"] == 0
+    assert device.num_waits == 0
+
+
+def test_times_of_several_drafters_add_up_before_they_are_known() -> None:
+    device = Device()
+    start = device.mark()
+    device.launch(1.0)
+    taken = start.until(device.mark())
+    total = sum([0.5, taken, 0.25, taken])
+    assert device.num_waits == 0 and float(total) == pytest.approx(2.95)
+    assert float(total) == pytest.approx(2.95) and device.num_waits == 1
+
+
+def test_a_cpu_is_timed_by_the_clock_of_the_host() -> None:
+    assert clock_of(torch.device("cpu")) is host_clock

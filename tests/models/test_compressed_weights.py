@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 import outpace
@@ -15,7 +16,8 @@ from outpace.core.contracts import Prompt, Want
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino import compressed_weights
-from outpace.models.openvino.compressed_weights import FORMATS, GROUP, compress
+from outpace.models.openvino.compressed_weights import FORMATS, GROUP, compress, map_values
+from outpace.models.openvino.export import widened
 from tests.tiers import only
 
 ROUNDING = 3e-5  # of logits of about 1, in float32
@@ -110,6 +112,38 @@ def test_a_model_is_compressed_once(
     assert all(map(torch.equal, first.parameters(), second.parameters()))
     compress(other.float(), "int4", environment)
     assert calls
+
+
+def test_values_are_computed_once_and_read_from_their_file(
+    tiny: Any, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Computing them takes longer than all else of a start."""
+    first, second = tiny("llama", **SIZES).float(), tiny("llama", **SIZES).float()
+    made = compress(first, "int4", environment)
+    expected = {name: compressed_weights._value(node) for name, node in made.nodes.items()}
+    assert expected.keys() == load_file(made.values).keys()
+    monkeypatch.setattr(compressed_weights, "_value", None)
+    again = compress(second, "int4", environment)
+    found = dict(second.named_parameters())
+    assert expected and all(torch.equal(found[name], value) for name, value in expected.items())
+    found["model.layers.0.mlp.up_proj.weight"].data.zero_()  # the file stays as it is
+    map_values(second, again.values)
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_a_trace_holds_no_weights_that_are_replaced(
+    tiny: Any, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outpace.models.openvino.compiled.LIGHT_FIXED_BYTES", 0)
+    model = tiny("llama", **SIZES).float()
+    made = compress(model, "int4", environment)
+    copy = dict(widened(model, made.nodes).named_parameters())
+    for name, weight in model.named_parameters():
+        assert copy[name].shape == weight.shape
+        assert torch.equal(copy[name], torch.zeros_like(weight) if name in made.nodes else weight)
+    target = HFTarget(model, compile=True, weights=made)
+    assert target.compiled is not None and target.compiled._graph.traced is None
+    assert target.compiled._models.keys() == {0}  # no copies of the weights for fixed sizes
 
 
 @pytest.mark.parametrize(

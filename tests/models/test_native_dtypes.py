@@ -14,8 +14,9 @@ import outpace
 from outpace.bench.measure.contender import precision_of
 from outpace.cli.failures import warnings_in_one_line
 from outpace.models.hf.target import HFTarget
-from outpace.models.native_dtypes import fastest_dtype, is_native, warn_once
+from outpace.models.native_dtypes import compiled_notice, fastest_dtype, is_native, warn_once
 from outpace.models.openvino.compiled import CompiledForward
+from outpace.models.openvino.runtime import compiled_dtype
 
 FOUND = {
     "amd64": ({"avx2": True, "avx512_bf16": True, "avx512_fp16": False}, True, False),
@@ -67,6 +68,36 @@ def test_without_a_choice_to_make_nothing_is_said(old_cpu, monkeypatch):
         outpace.load("zoo:draft", device="cpu", dtype="float32")
         monkeypatch.setattr("outpace.models.native_dtypes.is_native", lambda dtype: True)
         assert outpace.load("zoo:draft", device="cpu").target.model.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("able", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_models_in_float16_are_compiled_in_another_dtype(monkeypatch, able, dtype):
+    """Compiled in float16, which some CPUs offer, the package's draft has logits that are not numbers."""
+    monkeypatch.setattr("outpace.models.openvino.runtime._computes", lambda kind: able)
+    assert compiled_dtype(torch.float16) == getattr(torch, dtype)
+    assert compiled_dtype(torch.bfloat16) == torch.bfloat16
+    said = compiled_notice("zoo:draft", torch.float16, getattr(torch, dtype))
+    assert said == (
+        f"the compiled forwards of zoo:draft compute in {dtype}, not in float16: --dtype {dtype} "
+        f"(dtype='{dtype}') loads it so too"
+    )
+    assert compiled_notice("zoo:draft", torch.float32, torch.float32) is None
+
+
+def test_a_model_in_float16_runs_compiled_and_the_sentence_names_it():
+    with pytest.warns(UserWarning, match="the compiled forwards of zoo:draft compute in .*, not in float16"):
+        model = outpace.load("zoo:draft", device="cpu", dtype="float16", compile=True)
+    assert isinstance(model.target.compiled, CompiledForward)
+    assert model.target.compiled.precision in (torch.bfloat16, torch.float32)
+
+
+def test_logits_beyond_float16_are_named_as_the_cause(tiny):
+    model = tiny("llama").to(torch.float16)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(6e4)
+        model.lm_head.weight.fill_(6e4)
+    with pytest.warns(UserWarning, match="its eager logits are not finite in float16: load it in float32"):
+        assert HFTarget(model, compile=True).compiled is None
 
 
 def test_reports_name_the_precision_in_effect(old_cpu, tiny):

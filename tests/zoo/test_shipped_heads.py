@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 import outpace
 from outpace import zoo
+from outpace.bench.measure.workload import encode, load_items
 from outpace.cli.commands.zoo import head_row
 from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.heads.formats.folder import load_head
 from outpace.models.names import USUAL_HEADS, usual_head
+from outpace.training.unrolled import unrolled
 
 USUAL = USUAL_HEADS["zoo:target"]
 METHODS = [method for method in USUAL if usual_head("zoo:target", method)]
@@ -60,3 +64,29 @@ def test_a_method_finds_its_head_and_drafts_are_accepted(method: str, target) ->
     (found,) = outpace.generate(target, PROMPT, method=method, max_tokens=24)
     assert found.tokens == plain.tokens
     assert found.statistics.mean_acceptance_length > 1.3
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_true_feature_in_place_of_the_heads_own_output_raises_acceptance_at_the_second_token(
+    target,
+) -> None:
+    """Acceptance of a drawn token, given the same tokens of the target before it."""
+    head = load_head("eagle", zoo.path("eagle"), target.target)
+    own, true = list[Tensor](), list[Tensor]()
+    for item in (item for kind in ("code", "arithmetic", "edit") for item in load_items(kind, 3)):
+        prompt = encode(target.tokenizer, item)
+        found = outpace.generate(target, [prompt.tolist()], "autoregressive", max_tokens=48, ignore_eos=True)
+        tokens = torch.tensor([[*prompt.tolist(), *found[0].tokens]])
+        output = target.target.model(tokens, output_hidden_states=True, use_cache=False)
+        p, features = output.logits[0].softmax(-1), output.hidden_states[-1][:, :-1]
+        columns = torch.ones(features.shape[:2], dtype=torch.bool)
+        first, second = (
+            head.lm_head(head.norm(each.states)).softmax(-1)
+            for each in unrolled(head, tokens, features, columns, 2)
+        )
+        # token i of the answer is drafted first from column i - 2, and second from column i - 3
+        for token in range(len(prompt) + 2, tokens.shape[1]):
+            true.append(torch.minimum(p[token - 1], first[token - 2]).sum())
+            own.append(torch.minimum(p[token - 1], second[token - 3]).sum())
+    assert len(own) > 400 and torch.stack(true).mean() > torch.stack(own).mean() + 0.02

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from itertools import islice
 from time import perf_counter
 
 import httpx2
@@ -24,7 +25,9 @@ Progress = Callable[[str, int], None]  # takes a label and the number of units j
 
 
 class LoadTest:
-    """Runs a plan and keeps its turns; `models`: name of a server -> name of its model."""
+    """Runs a plan and keeps its turns; `models`: name of a server -> name of its model. Turns that an
+    interrupted run of the same plan has made may be put into `turns` before `run`, which goes on after them.
+    """
 
     def __init__(
         self,
@@ -77,7 +80,8 @@ class LoadTest:
                     self.models[server.name] = await first_model(client, server.url, timeout=self._timeout)
             for contender in self.contenders:
                 await self._check(clients[contender.server.name], contender)
-            for round_index, level_index, contender in self.plan.turns(self.contenders):
+            turns = islice(self.plan.turns(self.contenders), len(self.turns), None)
+            for round_index, level_index, contender in turns:
                 client = clients[contender.server.name]
                 await self._turn(client, contender, round_index, level_index, on_progress)
 

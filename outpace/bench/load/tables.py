@@ -38,8 +38,8 @@ SPECULATION_NOTE = (
 def tables(rows: Sequence[LoadRow], ratios: Sequence[RatioRow]) -> list[Table]:
     """All tables that have rows."""
     found = [_latencies(rows), _throughput(rows), _requests(rows)]
-    if ratios:
-        found += _ratios(ratios)
+    for reference in dict.fromkeys(row.reference for row in ratios):
+        found += _ratios([row for row in ratios if row.reference == reference])
     if counted := [row for row in rows if row.speculation]:
         found.append(_speculation(counted))
     return found

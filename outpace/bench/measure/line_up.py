@@ -15,7 +15,7 @@ from outpace.bench.measure.method_names import PLAIN, with_draft
 from outpace.bench.measure.recommend import MethodChoice
 from outpace.bench.peers.transformers_peer import peers
 from outpace.core.contracts import Recipe, Target
-from outpace.recipes import Method, MissingOptionError, configure, from_file, get
+from outpace.recipes import Method, MissingOptionError, configure, from_file, get, own_options, with_preset
 from outpace.recipes._option_kinds import Opener
 
 ALONE = "plain, one at a time"
@@ -63,7 +63,8 @@ def method_contenders(
             found[method.label] = synthetic.SyntheticContender.of(method, target)
             continue
         recipe = find(method.name)
-        given = with_draft(method, recipe, draft, cross_vocabulary)
+        own = replace(method, options=own_options(recipe, method.options))
+        given = with_draft(own, recipe, draft, cross_vocabulary)
         try:
             arguments = configure(recipe, target, given, opener)
         except MissingOptionError as error:
@@ -84,7 +85,7 @@ def method_contenders(
             method.label,
             recipe.name,
             parts,
-            {**defaults, **method.options},
+            {**defaults, **with_preset(recipe, method.options)},
             build=build,
             max_length=min((limit for _, limit in draft_lengths(arguments)), default=None),
         )

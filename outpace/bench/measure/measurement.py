@@ -14,9 +14,10 @@ from outpace.analysis.best_shape import best_shape
 from outpace.bench.measure.acceptance_bound import AcceptanceBound, acceptance_bounds
 from outpace.bench.measure.bootstrap import Interval
 from outpace.bench.measure.contender import EAGER, Contender
+from outpace.bench.measure.disturbance import disturbance
 from outpace.bench.measure.forward_cost import CostCurve, Timings, measure_forwards
 from outpace.bench.measure.ideal import DRAFT, TARGET
-from outpace.bench.measure.recommend import MethodChoice, Recommendation, recommend
+from outpace.bench.measure.recommend import MethodChoice, Recommendation, nothing, recommend
 from outpace.bench.measure.run import EncodedPrompt, Run, batches, interleave, reason, trials, warm_up
 from outpace.bench.peers.best_setting import BestSetting
 from outpace.bench.peers.worker import WorkerRefused
@@ -24,6 +25,7 @@ from outpace.bench.report.model_tables import forward_costs, preparation
 from outpace.bench.report.summary import VARIED, ResultRow, headline, summarise
 from outpace.core.contracts import Target
 from outpace.core.sampling_params import SamplingParams
+from outpace.models.threads import load
 from outpace.tables import Table
 
 
@@ -57,6 +59,7 @@ class Measurement:
     # (contender, workload, temperature) -> acceptance and bound of the first draft token
     bounds: dict[tuple[str, str, float], AcceptanceBound] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)  # of the machine, after each run
     interrupted: bool = False
     failed: dict[str, str] = field(default_factory=dict)  # contender (and temperature) -> reason
     unsupported: set[tuple[str, float]] = field(default_factory=set)  # (contender, temperature)
@@ -98,6 +101,8 @@ class Measurement:
 
         def made(run: Run) -> None:
             self.runs.append(run)
+            if (processes := load()) is not None:
+                self.loads.append(processes)
             after(run)
 
         def lost(name: str, why: str) -> None:
@@ -192,8 +197,16 @@ class Measurement:
         return headline(rows, workload, pooled, self.selection)
 
     def recommendation(self, rows: Sequence[ResultRow]) -> Recommendation:
-        """The method to use for these prompts, if enough was measured to name one."""
-        return recommend(self.decisive(rows), self.choices)
+        """The method to use for these prompts, if enough was measured, and undisturbed, to name one."""
+        found = recommend(self.decisive(rows), self.choices)
+        return found if found.method is None or self.disturbance is None else nothing(self.disturbance)
+
+    @property
+    def disturbance(self) -> str | None:
+        """Why no speed of this measurement can be relied on; None without a sign of it."""
+        plain = [run for run in self.runs if run.contender == self.contenders[0].name]
+        threads = int(self.provenance.get("threads", 1))
+        return disturbance(self.loads, threads, self.timings.values(), plain)
 
     def answers(self, rows: Sequence[ResultRow]) -> list[str]:
         """Conclusions, one sentence each: whose distribution the outputs have if weights or KV entries have

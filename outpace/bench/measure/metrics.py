@@ -46,7 +46,7 @@ class StepRecord:
             tuple(step.verdict.leaf),
             generated,
             draft.forwards,
-            0.0 if reads_prompts(step) else draft.seconds,
+            0.0 if reads_prompts(step) else float(draft.seconds),
             {} if reads_prompts(step) else step.seconds,
         )
 

@@ -65,6 +65,9 @@ class BenchModels:
     environments: Sequence[PeerEnvironment] = ()  # Python environments of the peer engines to measure
     dtype: str = "auto"
     device: str | None = None
+    revision: str | None = None  # of the target
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
     compile: bool = False
     weights: str | None = None  # of the target, as in `outpace.load`
     draft_weights: str | None = None
@@ -81,7 +84,7 @@ class BenchModels:
         )
         self.draft = usual_draft(self.target) if self.draft is None else self.draft
         self._loaded: dict[str, Model] = {}
-        self.model = self._load("target", self.target, self.weights, self.kv_cache)
+        self.model = self._load("target", self.target, self.weights, self.kv_cache, self.revision)
         self.modes = [ModeModels(self.model, self._load_draft)]
         if self.eager and self.model.target.compiled:
             eager = cache(lambda name: self._eager(self._load_draft(name)))
@@ -93,13 +96,23 @@ class BenchModels:
             names = {"target": self.target, **({"draft": self.draft} if self.draft else {})}
             self.peer_models = {kind: self._load_separately(kind, name) for kind, name in names.items()}
 
-    def _load(self, kind: str, name: str, weights: str | None, kv_cache: str | None = None) -> Model:
+    def _load(
+        self,
+        kind: str,
+        name: str,
+        weights: str | None,
+        kv_cache: str | None = None,
+        revision: str | None = None,
+    ) -> Model:
         self.on_message(f"loading {kind} {name}")
         began = perf_counter()
         model = load(
             name,
             dtype=self.dtype,
             device=self.device,
+            revision=revision,
+            trust_remote_code=self.trust_remote_code,
+            allow_pickle=self.allow_pickle,
             compile=self.compile,
             weights=weights,
             draft_weights=self.draft_weights,
@@ -122,7 +135,15 @@ class BenchModels:
         engine's model."""
         self.on_message(f"loading peer's {kind} {name}")
         began = perf_counter()
-        model = load_checkpoint(resolve(name), dtype=self.torch_dtype, device=self.used_device)[0].eval()
+        model, _ = load_checkpoint(
+            resolve(name),
+            dtype=self.torch_dtype,
+            device=self.used_device,
+            revision=self.revision if kind == "target" else None,
+            trust_remote_code=self.trust_remote_code,
+            allow_pickle=self.allow_pickle,
+        )
+        model.eval()
         self.load_seconds[f"peer's {kind}"] = perf_counter() - began
         return model
 

@@ -68,7 +68,7 @@ def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) ->
         )
         return Recommendation(choice.method, choice.options, choice.draft, gain, reason)
     if lossless and all(row.too_few_prompts for row in lossless):
-        return _nothing(too_few(lossless[0]))
+        return nothing(too_few(lossless[0]))
     if lossless:
         nearest = max(
             (row for row in lossless if not row.too_few_prompts), key=lambda row: row.speedup.median
@@ -82,11 +82,12 @@ def recommend(rows: Sequence[ResultRow], choices: Mapping[str, MethodChoice]) ->
             why += "; its trees may be too large for this machine: measure it with adaptive=true"
         return Recommendation(PLAIN, {}, None, Interval(1.0, 1.0, 1.0), f"do not speculate: {why}.")
     if offered:
-        return _nothing("none of the measured methods is lossless")
-    return _nothing("no method that can be recommended was measured completely")
+        return nothing("none of the measured methods is lossless")
+    return nothing("no method that can be recommended was measured completely")
 
 
-def _nothing(why: str) -> Recommendation:
+def nothing(why: str) -> Recommendation:
+    """No recommendation, for a reason that is part of a sentence."""
     return Recommendation(None, {}, None, Interval(nan, nan, nan), f"no recommendation: {why}.")
 
 

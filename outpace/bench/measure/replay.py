@@ -20,6 +20,7 @@ from torch import Tensor
 
 from outpace.api.prompt_texts import split_lines
 from outpace.bench.measure.metrics import Counts, StepRecord
+from outpace.core.clock import Seconds
 from outpace.core.context import Context
 from outpace.core.contracts import (
     NOTHING,
@@ -222,6 +223,8 @@ class RecordedTarget:
 class LengthOnlyCache:
     """A core.contracts.Cache that stores only the length of each slot."""
 
+    device = torch.device("cpu")
+
     def __init__(self, slots: int, capacity: int) -> None:
         self.lengths = [0] * slots
         self.capacity = capacity
@@ -259,7 +262,7 @@ class RecordedTargetProbs:
     text. That is right for nodes whose path is the recorded text; verification reaches no others.
     """
 
-    seconds = 0.0
+    seconds: Seconds = 0.0
 
     def __init__(self, tree: TokenTree, ctx: Context, text: Sequence[int]) -> None:
         self._tree, self._ctx, self._text = tree, ctx, text

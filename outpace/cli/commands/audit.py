@@ -13,7 +13,16 @@ from typing import Annotated, Any
 import typer
 
 from outpace.cli.failures import INTERRUPTED, Debug, report_failures
-from outpace.cli.options import DraftWeights, Json, KvCache, Weights
+from outpace.cli.options import (
+    AllowPickle,
+    DraftWeights,
+    Json,
+    KvCache,
+    Revision,
+    Trust,
+    Weights,
+    importing,
+)
 from outpace.cli.output import print_json, print_status, print_table
 from outpace.models.threads import num_cpus
 
@@ -47,6 +56,9 @@ def audit(
     ] = 0.01,
     recipe: Annotated[str | None, typer.Option(help="A recipe file of your own to audit too.")] = None,
     dtype: Annotated[str, typer.Option(help="dtype of your model.")] = "auto",
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    allow_pickle: AllowPickle = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Number of parallel processes; default: one per CPU.")
@@ -60,11 +72,15 @@ def audit(
 ) -> None:
     """Check that methods keep the target's output distribution: all outputs enumerated on small models,
     statistical tests on your model."""
-    from outpace.cli.commands.audit_target import check, check_size
-    from outpace.recipes import find, from_file, get
+    from outpace.recipes import find, from_file, get, read_options
 
     if all_ and methods:
         raise ValueError("name methods or give --all, not both")
+    for name in methods or ():
+        read_options(name)  # an unknown name is refused before anything is imported
+    with importing():
+        from outpace.cli.commands.audit_target import check, check_size
+
     check_size(samples, max_tokens, false_alarms)  # before proofs that take minutes
     recipes = (
         [get(name) for name in methods] if methods else list(find().values()) if not recipe or all_ else []
@@ -95,6 +111,9 @@ def audit(
                 weights=weights,
                 draft_weights=draft_weights,
                 kv_cache=kv_cache,
+                revision=revision,
+                trust_remote_code=trust_remote_code,
+                allow_pickle=allow_pickle,
             )
     except KeyboardInterrupt:
         report["interrupted"] = True

@@ -24,6 +24,7 @@ BATCH = 8  # number of requests decoded as one batch
 TESTS = 2  # tests of sampled tokens per method: on all tokens, and on the second half of each text
 # dtypes to repeat greedy decoding in where outputs differ; the first that the model supports is used
 DTYPES = ("float64", "float32")
+SOURCE = ("revision", "trust_remote_code", "allow_pickle")
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,13 @@ def check(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         audit = TargetAudit(
-            model, tokens, max_tokens, samples, false_alarms / (TESTS * max(1, len(recipes))), folder
+            model,
+            tokens,
+            max_tokens,
+            samples,
+            false_alarms / (TESTS * max(1, len(recipes))),
+            folder,
+            {name: loading[name] for name in SOURCE if name in loading},
         )
         for recipe in recipes:
             named = {option: drafts[option] for option in recipe.options if option in drafts}
@@ -118,6 +125,7 @@ class TargetAudit:
     samples: int
     false_alarms: float  # significance level of one test
     folder: Path  # folder of temporary index files
+    source: dict[str, Any]  # keyword arguments with which `outpace.load` finds the model again
 
     def method(self, recipe: Recipe, named: dict[str, Any]) -> dict[str, Any]:
         """Findings about one method as JSON values; `named`: draft models by option name."""
@@ -189,7 +197,9 @@ class TargetAudit:
                     self.prompts,
                     self.max_tokens,
                     logits,
-                    lambda dtype=dtype: self._builds(recipe, named, load(self.model.name, dtype=dtype)),
+                    lambda dtype=dtype: self._builds(
+                        recipe, named, load(self.model.name, dtype=dtype, **self.source)
+                    ),
                 )
             except (RuntimeError, NotImplementedError) as error:
                 # some kernels do not support float64, such as transformers' grouped experts

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Option = typer.Option
 METHODS = "prompt-lookup,speculative-sampling,auto"
+SYNTHETIC = "synthetic"  # drafts of a given acceptance, which are no method
 PROMPTS = {False: "code", True: "code,arithmetic,edit"}  # default of --prompts, without and with --family
 
 
@@ -66,6 +67,9 @@ def bench(
     batch: Annotated[int, Option(min=1, help="Prompts decoded together.")] = 1,
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: cuda where there is one.")] = None,
+    revision: o.Revision = None,
+    trust_remote_code: o.Trust = False,
+    allow_pickle: o.AllowPickle = False,
     threads: Annotated[int | None, Option(min=1, help="CPU threads.")] = None,
     compile: o.Compile = False,
     weights: o.Weights = None,
@@ -104,20 +108,27 @@ def bench(
     if not (eager or compile):
         raise ValueError("--no-eager leaves nothing to measure: give --compile with it")
 
-    from outpace.bench.measure import provenance
+    from outpace.recipes import of_family, parse_methods, read_options, split_outside
+
+    names = [methods or "" if methods or family else METHODS, *(of_family(family) if family else [])]
+    named = parse_methods(",".join(filter(None, names)))
+    for method in named:
+        if method.name != SYNTHETIC and not Path(method.name).is_file():
+            read_options(method.name)  # an unknown name is refused before anything is imported
+    with o.importing():
+        from outpace.bench.measure import provenance
     from outpace.bench.measure.line_up import check_names
     from outpace.bench.measure.models import BenchModels
     from outpace.bench.measure.workload import load_items
     from outpace.bench.peers.environments import find_environments, parse_peers
     from outpace.bench.report.files import check_writable, expanded
-    from outpace.recipes import of_family, parse_methods, split_outside
+    from outpace.models.threads import busy, load, num_cpus
 
+    before = load()
     files = expanded(output or [])
     check_writable([*files, *([recommend] if recommend else [])])
     peers = parse_peers(peer) if peer else {}
     environments = find_environments(peers, device)
-    names = [methods or "" if methods or family else METHODS, *(of_family(family) if family else [])]
-    named = parse_methods(",".join(filter(None, names)))
     check_names(named)  # before models are loaded
     explicit = {method.label for method in parse_methods(names[0])} if names[0] else set[str]()
     items = [
@@ -135,6 +146,9 @@ def bench(
             environments=environments,
             dtype=dtype,
             device=device,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            allow_pickle=allow_pickle,
             compile=compile,
             weights=weights,
             draft_weights=draft_weights,
@@ -160,6 +174,11 @@ def bench(
             print_status(f"{name} was left out: {reason}")
         said = set(measurement.failed)
         print_status(f"{len(measurement.cases)} prompts, {measurement.total} runs")
+        if busy(before):
+            print_status(
+                f"outpace: other programs use this machine ({before:.1f} processes for {num_cpus()} CPUs): "
+                "nothing is recommended if that goes on"
+            )
         _measure(measurement, models)
         _report(measurement, files, recommend, said, json=json)
 

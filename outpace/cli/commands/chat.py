@@ -6,26 +6,31 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from outpace.cli import options as o
 from outpace.cli.failures import Debug, report_failures
-from outpace.cli.output import print_status, summary
+from outpace.cli.output import json_text, print_status, summary
 from outpace.cli.recipe_options import TARGET, RecipeCommand, chosen_method
 
-COMMANDS = "/help lists the commands, /reset starts a new conversation, /quit (or Ctrl-D) ends it"
+COMMANDS = (
+    "/help lists the commands, /continue goes on with a cut answer, /system TEXT sets the system message and "
+    "starts a new conversation, /reset starts a new conversation, /save FILE writes this one as JSON, /quit "
+    "(or Ctrl-D) ends it; a line that ends in \\ goes on in the next one, and three quotation marks begin "
+    "and end a text of several lines"
+)
+QUOTES = '"""'  # around a message of several lines
 ANSWER_TOKENS = 256  # tokens of the context reserved for an answer, unless --max-tokens is given
 
 
 class ChatCommand(RecipeCommand):
     """A command whose method is `auto` if none is named."""
 
-    def default_of(self, named: Any) -> Any:
-        from outpace.recipes import get
-
-        return get("auto")
+    def default_of(self, named: Any) -> str:
+        return "auto"
 
 
 @report_failures
@@ -55,6 +60,7 @@ def chat(
     options, such as --draft MODEL, are listed by `chat --method METHOD --help`."""
     used, given = chosen_method(ctx)
     request = generation.request()
+    o.leave_cpus(loading.threads)
     conversation = Conversation(loading.load(target), system, request["max_tokens"])
     answers = Answers(used, request | given, quiet=quiet)
     if sys.stdin.isatty():
@@ -65,19 +71,43 @@ def chat(
         # a byte that is not text is an error in some locales and a surrogate in others: always the latter, so
         # that the lines after it are read
         sys.stdin.reconfigure(errors="surrogateescape")
-    while (line := read_line()) is not None:
-        if line == "/quit":
+    while (message := read_message()) is not None:
+        if message == "/quit":
             return
-        if any("\ud800" <= character <= "\udfff" for character in line):
+        if any("\ud800" <= character <= "\udfff" for character in message):
             print_status(f"(this line is not {sys.stdin.encoding} text: it was not sent)")
-            continue
-        if line == "/reset":
-            conversation.reset()
-            print_status("(new conversation)")
-        elif line.startswith("/"):
-            print_status(COMMANDS if line == "/help" else f"there is no command {line}: {COMMANDS}")
-        elif line and conversation.add_question(line):
+        elif message.startswith("/"):
+            follow(message, conversation, answers)
+        elif message and conversation.add_question(message):
             conversation.add_answer(answers.answer(conversation))
+
+
+def follow(line: str, conversation: Conversation, answers: Answers) -> None:
+    """Carry out a line that begins with a slash."""
+    command, _, rest = line.partition(" ")
+    rest = rest.strip()
+    if command == "/continue":
+        if conversation.ends_with_answer and answers.was_cut:
+            conversation.extend_answer(answers.go_on(conversation))
+        else:
+            print_status("(there is no cut answer to go on with)")
+    elif command == "/reset":
+        conversation.reset()
+        print_status("(new conversation)")
+    elif command == "/system":
+        if conversation.set_system(rest):
+            print_status("(new conversation)" if rest else "(new conversation without a system message)")
+    elif command == "/save" and rest:
+        try:
+            text = json_text({"messages": conversation.messages}) + "\n"
+            Path(rest).expanduser().write_text(text, encoding="utf-8")
+            print_status(f"({len(conversation.messages)} messages are in {rest})")
+        except OSError as error:
+            print_status(f"({rest} cannot be written: {error.strerror})")
+    elif command == "/save":
+        print_status("(name a file: /save FILE)")
+    else:
+        print_status(COMMANDS if command == "/help" else f"there is no command {command}: {COMMANDS}")
 
 
 class Conversation:
@@ -89,6 +119,28 @@ class Conversation:
         self._system = [{"role": "system", "content": system}] if system else []
         self.messages = list(self._system)
         self._count([*self._system, {"role": "user", "content": "hello"}])
+
+    def set_system(self, text: str) -> bool:
+        """Begin again with this system message, or none. Returns False, and changes nothing, if the model's
+        chat template takes no such message."""
+        system = [{"role": "system", "content": text}] if text else []
+        try:
+            self._count([*system, {"role": "user", "content": "hello"}])
+        except ValueError as error:
+            print_status(f"({error})")
+            return False
+        self._system = system
+        self.reset()
+        return True
+
+    @property
+    def ends_with_answer(self) -> bool:
+        """Whether the last message is an answer, which can be continued."""
+        return bool(self.messages) and self.messages[-1]["role"] == "assistant"
+
+    def extend_answer(self, text: str) -> None:
+        """Append to the model's last answer."""
+        self.messages[-1]["content"] += text
 
     def reset(self) -> None:
         """Remove all messages except the system message."""
@@ -128,10 +180,30 @@ class Conversation:
         return len(encode(self.model.tokenizer, messages, self.model.target.vocab))
 
 
-def read_line() -> str | None:
-    """The next line of standard input, with surrogates for bytes that are not text; None at its end."""
+def read_message() -> str | None:
+    """The next message of standard input: a line, the lines up to the first that does not end in a backslash,
+    or the lines between triple quotes; with surrogates for bytes that are not text. None at its end."""
+    line = read_line("> ")
+    if line is None:
+        return None
+    lines = [line.strip()]
+    if lines[0].startswith(QUOTES):
+        lines[0] = lines[0].removeprefix(QUOTES)
+        while not lines[-1].endswith(QUOTES) and (line := read_line(". ")) is not None:
+            lines.append(line.rstrip())
+        lines[-1] = lines[-1].removesuffix(QUOTES)
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1].removesuffix("\\")
+        if (line := read_line(". ")) is None:
+            break
+        lines.append(line.rstrip())
+    return "\n".join(lines).strip()
+
+
+def read_line(prompt: str) -> str | None:
+    """The next line of standard input, after `prompt` on a terminal; None at its end."""
     try:
-        return input("> " if sys.stdin.isatty() else "").strip()
+        return input(prompt if sys.stdin.isatty() else "")
     except EOFError:
         return None
 
@@ -144,13 +216,31 @@ class Answers:
         """`used`: the recipe; `request`: settings and the method's options, as for `outpace.stream`."""
         self._used, self._request, self._quiet = used, request, quiet
         self._parts: Any = None  # of the method, from the first answer on
+        self._cut: list[int] | None = None  # prompt and tokens of the last answer, if it was cut
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the last answer can be continued: it ended at max_tokens or by Ctrl-C."""
+        return self._cut is not None
 
     def answer(self, conversation: Conversation) -> str:
         """Print one answer as it is generated and return its text, incomplete after Ctrl-C."""
+        return self._print(conversation.model, conversation.messages)
+
+    def go_on(self, conversation: Conversation) -> str:
+        """The same for the continuation of the last answer, which was cut."""
+        assert self._cut is not None
+        limit = conversation.model.max_length
+        if limit is not None and len(self._cut) >= limit:
+            print_status("(the context is full: /reset starts a new conversation)")
+            return ""
+        return self._print(conversation.model, self._cut)
+
+    def _print(self, model: Any, prompt: Any) -> str:
         from outpace.api.request import prepare
         from outpace.api.stream import Stream
 
-        request = prepare(conversation.model, conversation.messages, self._used, **self._request)
+        request = prepare(model, prompt, self._used, **self._request)
         self._parts = self._parts or request.parts()
         with Stream(request.run(self._parts)) as pieces:
             try:
@@ -160,6 +250,14 @@ class Answers:
             except KeyboardInterrupt:
                 typer.echo("\n(interrupted)", err=True, nl=False)
             typer.echo()
+            result = pieces.result
             if not self._quiet:
-                print_status(summary(self._used.name, pieces.result))
-            return pieces.result.text
+                print_status(summary(self._used.name, result))
+            if result.finish_reason == "length":
+                print_status(
+                    f"(the answer was cut after {len(result.tokens)} tokens: /continue goes on, and "
+                    "--max-tokens allows longer answers)"
+                )
+            ended = result.finish_reason == "stop"
+            self._cut = None if ended else [*request.prompts[0], *result.tokens]
+            return result.text

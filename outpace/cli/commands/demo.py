@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from outpace.cli.failures import Debug, report_failures
-from outpace.cli.options import load_model
+from outpace.cli.options import leave_cpus, load_model
 from outpace.cli.output import print_table
 from outpace.cli.recipe_options import DRAFT, TARGET
 
@@ -48,6 +48,7 @@ def demo(
 
     from outpace.api.prompts import encode
 
+    leave_cpus(None)
     model, draft_model = load_model(target), load_model(draft)
     # without a chat template the question is given as plain text
     prompt = PROMPT if model.tokenizer.chat_template else QUESTION

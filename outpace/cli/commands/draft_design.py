@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outpace.cli.failures import Debug, report_failures
-from outpace.cli.options import Compile, Json, Target, Threads
+from outpace.cli.options import AllowPickle, Compile, Json, Revision, Target, Threads, Trust
 from outpace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ def draft_design(
     repeats: Annotated[int, Option(min=1, help="Timed repetitions of all forwards.")] = 7,
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: cuda where there is one.")] = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    allow_pickle: AllowPickle = False,
     threads: Threads = None,
     compile: Compile = False,
     plot: Annotated[Path | None, Option(help="Draw the results into this file: .svg, .png or .pdf.")] = None,
@@ -63,6 +66,8 @@ def draft_design(
 
     from outpace.bench.measure import provenance
 
+    how = {"dtype": dtype, "device": device, "compile": compile, "revision": revision}
+    how |= {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     with provenance.threads(threads):
         design = _measure(
             target,
@@ -71,7 +76,7 @@ def draft_design(
             {"temperature": temperature, "max_tokens": max_tokens, "prompts": prompts},
             num_prompts,
             repeats,
-            {"dtype": dtype, "device": device, "compile": compile},
+            how,
         )
         if json:
             from outpace.bench.report.draft_design import report

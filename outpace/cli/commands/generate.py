@@ -58,12 +58,13 @@ def generate(
 ) -> None:
     """Generate text from prompts. The method's options, such as --draft MODEL, --head HEAD or --depth 4, are
     listed by `generate --method METHOD --help`."""
-    used, given = chosen_method(ctx)
     items = read_prompts(prompt, prompt_file, chat=chat)
-    request = generation.request() | given | {"n": n, "logprobs": logprobs, "ignore_eos": ignore_eos}
-    written = ResultFile(output) if output else None
     if logprobs is not None and not json and (output is None or output.suffix not in (".json", ".jsonl")):
         raise ValueError("--logprobs are written as JSON: add --json, or --output FILE.json")
+    used, given = chosen_method(ctx)
+    request = generation.request() | given | {"n": n, "logprobs": logprobs, "ignore_eos": ignore_eos}
+    written = ResultFile(output) if output else None
+    o.leave_cpus(loading.threads)
     model = loading.load(target)
     if len(items) * n == 1 and not json and written is None:
         generate_one(model, items[0], used, request, echo=echo, quiet=quiet)

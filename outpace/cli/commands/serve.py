@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,9 +17,6 @@ from outpace.cli.failures import Debug, report_failures
 from outpace.cli.output import print_status
 from outpace.cli.recipe_options import TARGET, RecipeCommand, chosen_method
 
-if TYPE_CHECKING:
-    from outpace.core.contracts import Recipe
-
 DEFAULT_METHOD = "smartspec"  # shortens drafts under load
 HELP_WIDTH = 100  # columns of `outpace serve --help`, which has many options
 
@@ -27,10 +24,8 @@ HELP_WIDTH = 100  # columns of `outpace serve --help`, which has many options
 class ServeCommand(RecipeCommand):
     """A command that takes the target as an argument, and whose default method adapts to load."""
 
-    def default_of(self, named: Namespace) -> Recipe:
-        from outpace.recipes import get
-
-        return get(DEFAULT_METHOD)
+    def default_of(self, named: Namespace) -> str:
+        return DEFAULT_METHOD
 
     def target_of(self, ctx: Any, args: Sequence[str]) -> str | None:
         """The first argument that is neither an option nor an option's value. Options of methods are taken to
@@ -115,7 +110,13 @@ def serve(
 ) -> None:
     """Serve a model to clients of OpenAI's API, such as the openai package. The method's options, such as
     --draft MODEL, --head HEAD or --depth 4, are listed by `serve --method METHOD --help`."""
-    from outpace.recipes import parse_methods, resolve_recipe
+    from outpace.recipes import parse_methods, read_options
+
+    others = [(each.name, each.options) for each in parse_methods(methods)] if methods else []
+    for name, _ in others:
+        read_options(name)  # an unknown name is refused before anything is imported
+    used, given = chosen_method(ctx)
+
     from outpace.serving.http.app import SECONDS_TO_CLOSE, create_app
     from outpace.serving.http.middleware.admission import Admission
     from outpace.serving.http.middleware.api_keys import accepted_keys
@@ -123,12 +124,8 @@ def serve(
     from outpace.serving.http.service import Service
     from outpace.serving.methods import open_methods
 
-    used, given = chosen_method(ctx)
     template, kv_bytes = o.read_text(chat_template), _size(kv_memory)
     keys = accepted_keys(api_key or ())
-    others = [(each.name, each.options) for each in parse_methods(methods)] if methods else []
-    for name, _ in others:
-        resolve_recipe(name)  # an unknown name is refused before the model is loaded
     listener = _listen(host, port)
     model = loading.load(target)
     parts = open_methods(model, used, given, others)

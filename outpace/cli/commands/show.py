@@ -29,10 +29,11 @@ def show(
     debug: Debug = False,
 ) -> None:
     """Show one method: description, paper and options."""
-    from outpace.core.contracts import Guarantee
     from outpace.recipes import from_file, get
 
     recipe = from_file(name) if name.endswith(".py") else get(name)
+    from outpace.core.contracts import Guarantee
+
     module = sys.modules[recipe.build.__module__]
     options = [option(recipe, parameter) for parameter in recipe.options.values()]
     found = {
@@ -41,6 +42,7 @@ def show(
         "guarantee": recipe.guarantee.value,
         "target": TARGET,
         "exact_with": dict(recipe.exact_with),
+        "presets": {name: dict(values) for name, values in recipe.presets.items()},
         "family": recipe.family,
         "summary": recipe.summary,
         "description": inspect.getdoc(module) or "",
@@ -55,6 +57,9 @@ def show(
     if recipe.guarantee is Guarantee.LOSSY:
         limit = " ".join(given(name, value) for name, value in recipe.exact_with.items())
         typer.echo(f"output  {LOSSY}\nexact   with {limit}\n")
+    for name, values in recipe.presets.items():
+        preset = " ".join(given(option, value) for option, value in values.items())
+        typer.echo(f"--preset {name} stands for {preset}\n")
     if options:
         rows = [
             (f"--{flag(each['name'])}", each["type"], each["default"] or "needed", each["help"])

@@ -68,7 +68,7 @@ def train(
         typer.Option("--set", metavar="NAME=VALUE", help="A setting, as in steps=500; may be repeated."),
     ] = None,
     show_settings: Annotated[
-        bool, typer.Option("--show-settings", help="Print the settings and stop.")
+        bool, typer.Option("--show-settings", help="Print the settings that the method reads, and stop.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write an untrained drafter.")] = False,
     loading: o.LoadingOptions,
@@ -76,6 +76,8 @@ def train(
 ) -> None:
     """Train a drafter for a target: the target answers the prompts of the data, and a head or a draft model
     learns to continue as it does. A run that was stopped continues when it is started again."""
+    with o.importing():
+        from outpace.training.run import train as run
     from outpace.training.config import changed
     from outpace.training.config import settings as all_settings
     from outpace.training.methods import (
@@ -88,14 +90,16 @@ def train(
         TARGETS,
         check_start,
         defaults,
+        setting_parts,
     )
-    from outpace.training.run import train as run
     from outpace.training.trainer import processes
 
     config = changed(defaults(method), settings or ())
     if show_settings:
         for name, value in all_settings(config).items():
-            typer.echo(f"{name}={_text(value)}")
+            part = name.partition(".")[0]
+            if part == name or part in setting_parts(method):
+                typer.echo(f"{name}={_text(value)}")
         return
     # Before the target is loaded, which can take minutes: wrong arguments are reported at once. `run` repeats
     # these checks for callers from Python.

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outpace.cli.failures import Debug, report_failures
-from outpace.cli.options import Compile, DraftWeights, Json, KvCache, Target, Threads, Weights
+from outpace.cli.options import (
+    AllowPickle,
+    Compile,
+    DraftWeights,
+    Json,
+    KvCache,
+    Revision,
+    Target,
+    Threads,
+    Trust,
+    Weights,
+)
 from outpace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -58,6 +69,9 @@ def verifiers(
     ] = 10,
     dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: cuda where there is one.")] = None,
+    revision: Revision = None,
+    trust_remote_code: Trust = False,
+    allow_pickle: AllowPickle = False,
     threads: Threads = None,
     compile: Compile = False,
     weights: Weights = None,
@@ -74,7 +88,8 @@ def verifiers(
 
     from outpace.bench.measure import provenance
 
-    how = {"dtype": dtype, "device": device, "compile": compile}
+    how = {"dtype": dtype, "device": device, "compile": compile, "revision": revision}
+    how |= {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     how |= {"weights": weights, "draft_weights": draft_weights, "kv_cache": kv_cache}
     with provenance.threads(threads):
         found, about = _record(target, draft, shape, num_trees, temperature, prompts, num_prompts, seed, how)

@@ -33,10 +33,8 @@ COLUMNS = (
 class VoteCommand(RecipeCommand):
     """A command whose default method is latency-aware-tts."""
 
-    def default_of(self, named: Namespace) -> Recipe:
-        from outpace.recipes import get
-
-        return get("latency-aware-tts")
+    def default_of(self, named: Namespace) -> str:
+        return "latency-aware-tts"
 
 
 @report_failures
@@ -95,7 +93,8 @@ def vote(
     quiet: o.Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Decode several samples of one problem together and print the answer that most of them give."""
+    """Decode several samples of one problem together, at temperature 1 unless --temperature is given, and
+    print the answer that most of them give."""
     used, given = chosen_method(ctx)
     request = generation.request()
     if request["temperature"] is None:

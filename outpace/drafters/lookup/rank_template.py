@@ -18,6 +18,7 @@ from math import prod
 from outpace.core.contracts import Step
 from outpace.core.tree import Shape
 
+TOKEN_RECYCLING_LEVELS = (8, 21, 25, 15, 8, 3)  # nodes per depth of the tree of Luo et al. (2025)
 Ranks = tuple[int, ...]
 # weight of a node: at most that of its parent and of its siblings of lower rank
 Weight = Callable[[Ranks], float]
@@ -33,7 +34,7 @@ def rank_template(nodes: int, levels: Sequence[int] = (), *, width: int, depth: 
 
 def leaning(ranks: Ranks) -> float:
     """Weight of a node under which the 80 heaviest nodes number 8, 21, 25, 19, 6, 1 at depths 1 to 6, nearly
-    as in the tree of Luo et al. (2025)."""
+    as in `TOKEN_RECYCLING_LEVELS`."""
     return prod(0.8 * (rank + 1) ** -0.5 for rank in ranks)
 
 

@@ -10,12 +10,12 @@ Letters: P tokens, N nodes, D hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
+from outpace.core.clock import Seconds, clock_of
 from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import NOTHING, Cache, Carry, Draft, Plan, Step, Want
 from outpace.core.tree import TokenTree
@@ -170,11 +170,13 @@ class AdapterReader:
         self._view.discard()  # the target has overwritten the entries of the last draft
         self.read: TokenTree | None = None  # the tree that the adapter has read
         self.states: list[Tensor] = []  # (N, D) the early layers' outputs at all nodes so far, in parts
-        self.forwards, self.seconds = 0, 0.0
+        self.forwards = 0
+        self.seconds: Seconds = 0.0
+        self._clock = clock_of(ctx.cache.device)
         self.logits: Tensor | None = None  # of the last forward
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
-        began = perf_counter()
+        began = self._clock()
         drafter, ctx = self._drafter, self._ctx
         first, states = self._read_early(tree)
         features = [states[[node - first for node in nodes if node >= first]] for nodes in tree.forest.nodes]
@@ -188,7 +190,7 @@ class AdapterReader:
         assert scores.logits is not None
         self.forwards += 1
         self.read, self.logits = tree, scores.logits
-        self.seconds += perf_counter() - began
+        self.seconds += began.until(self._clock())
         return scores.first, scores.logits
 
     def _missing(self, row: int) -> Tensor:  # (P,)
@@ -208,10 +210,10 @@ class AdapterReader:
         for that; None if the target cannot use them."""
         if self._drafter.early.carried_layer is None:
             return None
-        began = perf_counter()
+        began = self._clock()
         if sum(map(len, self.states)) < len(tree):
             self._read_early(tree)
-        self.seconds += perf_counter() - began
+        self.seconds += began.until(self._clock())
         return Carry(tree, self.layer, torch.cat(self.states))
 
 

@@ -140,7 +140,7 @@ class CrossVocabularyDrafter:
                 self._draft_model.forget([slot])
             tokens.append(text.final)
         needed = max(len(self._texts[slot].tokens) for slot in ctx.slots) + self._nodes
-        size = CacheSize(2 * needed, ctx.cache.lengths)
+        size = CacheSize(2 * needed, ctx.cache.lengths, ctx.cache.device)
         sampling = tuple(map(self._own_sampling, ctx.slots, ctx.sampling))
         return replace(
             ctx, tokens=tuple(tokens), committed=tuple(map(len, tokens)), cache=size, sampling=sampling
@@ -154,6 +154,7 @@ class CacheSize:
 
     capacity: int  # cache positions per slot; a position holds one draft model token
     lengths: list[int]
+    device: torch.device = torch.device("cpu")
 
     @property
     def num_bytes(self) -> int:

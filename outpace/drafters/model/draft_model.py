@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
+from outpace.core.clock import Seconds, clock_of
 from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import (
     NOTHING,
@@ -107,11 +107,12 @@ class DraftModel:
     def reading(self, ctx: Context) -> Iterator[Reader]:
         """The forwards of one draft, for drafters in which several models draft together. Of the tree read
         last, the next draft keeps the KV entries of committed tokens. ValueError if logits are NaN."""
-        began = perf_counter()
+        clock = clock_of(ctx.cache.device)
+        began = clock()
         cache, gap = self._catch_up(ctx)
         self._hidden = {layer: [] for layer in self._outputs.hidden}
         reader = Reader(self, ctx, cache, gap)
-        reader.seconds = perf_counter() - began
+        reader.seconds = began.until(clock())
         try:
             yield reader
         # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
@@ -256,17 +257,19 @@ class Reader:
 
     def __init__(self, drafter: DraftModel, ctx: Context, cache: Cache, gap: list[Tensor] | None) -> None:
         self._drafter, self._ctx, self._cache, self.gap = drafter, ctx, cache, gap
-        self.forwards, self.seconds = 0, 0.0
+        self.forwards = 0
+        self.seconds: Seconds = 0.0
+        self._clock = clock_of(ctx.cache.device)
         self.logits: list[Tensor] = []  # one tensor per forward
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
-        began = perf_counter()
+        began = self._clock()
         drafter, slots = self._drafter, self._ctx.slots
         gap = None if self.forwards else self.gap
         scores = drafter.model.score(tree, slots, self._cache, drafter._outputs, gap=gap)
         drafter._read = (tree, slots)
         self.forwards += 1
-        self.seconds += perf_counter() - began
+        self.seconds += began.until(self._clock())
         assert scores.logits is not None
         # copied, as a compiled forward may overwrite the output of the one before it
         self.logits.append(scores.logits.clone() if drafter._keeps_logits else scores.logits)
@@ -280,7 +283,7 @@ class Reader:
 
     def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:
         """Implementation of drafters.model.grow.ReadChain."""
-        began = perf_counter()
+        began = self._clock()
         drafter, ctx = self._drafter, self._ctx
         if not isinstance(drafter.model, ReadsChains) or drafter._outputs.hidden:
             return None
@@ -301,6 +304,6 @@ class Reader:
         read = TokenTree(torch.cat((ctx.roots, tokens[:-1])), Forest.chain((len(tokens) - 1,)))
         drafter._read = (read, ctx.slots)
         self.forwards += len(tokens)
-        self.seconds += perf_counter() - began
+        self.seconds += began.until(self._clock())
         self.logits = [found[1]]
         return tokens

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
+from outpace.core.clock import Seconds, clock_of
 from outpace.core.common_length import common_length
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Frontier, Plan, Step, Want
@@ -100,11 +100,13 @@ class _Reader:
         self._drafter, self._ctx, self._plan = drafter, ctx, plan
         self._num_read = 0  # nodes of the tree
         self._unsure: set[int] = set()  # rows in which the deepest exit was not sure
-        self.forwards, self.seconds = 0, 0.0
+        self.forwards = 0
+        self.seconds: Seconds = 0.0
+        self._clock = clock_of(ctx.cache.device)
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
         """The logits from which the next token of each row is drawn; zeros in rows that draft none."""
-        began = perf_counter()
+        began = self._clock()
         ctx, forest, first = self._ctx, tree.forest, self._num_read
         self._num_read = len(tree)
         nodes = [
@@ -118,7 +120,7 @@ class _Reader:
         check_logits(found)
         logits = found.new_zeros(len(tree) - first, found.shape[1])
         logits[[node - first for node in nodes]] = found
-        self.seconds += perf_counter() - began
+        self.seconds += began.until(self._clock())
         return first, logits
 
     def _goes_on(self, row: int, depth: int) -> bool:

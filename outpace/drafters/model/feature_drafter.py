@@ -9,12 +9,12 @@ Letters: P tokens, F size of a feature, N nodes, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
+from outpace.core.clock import Seconds, clock_of
 from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import NOTHING, Cache, Choose, Draft, Ends, Plan, Step, Want
 from outpace.core.tree import TokenTree
@@ -173,7 +173,9 @@ class _Reader:
     def __init__(self, drafter: FeatureDrafter, ctx: Context) -> None:
         self._drafter, self._ctx = drafter, ctx
         self.cache = drafter._open_cache(ctx.cache)
-        self.forwards, self.seconds = 0, 0.0
+        self.forwards = 0
+        self.seconds: Seconds = 0.0
+        self._clock = clock_of(ctx.cache.device)
         self.logits: Tensor | None = None  # of the last forward
         self._states: list[Tensor] = []  # (N, F) the head's outputs at all nodes so far, in parts
 
@@ -183,7 +185,7 @@ class _Reader:
 
     def over_draft_vocabulary(self, tree: TokenTree) -> tuple[int, Tensor, Tensor | None]:
         """Implementation of drafters.model.grow.ReadDraftVocabulary."""
-        began = perf_counter()
+        began = self._clock()
         drafter, ctx, opened = self._drafter, self._ctx, self._drafter.opened
         gap, features = None, list[Tensor]()
         if not self.forwards:
@@ -201,12 +203,12 @@ class _Reader:
         self._states.append(scores.hidden[opened.head.state_layer])
         self.forwards += 1
         self.logits = scores.logits
-        self.seconds += perf_counter() - began
+        self.seconds += began.until(self._clock())
         return scores.first, scores.logits, opened.head.draft_ids
 
     def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:
         """Implementation of drafters.model.grow.ReadChain."""
-        began = perf_counter()
+        began = self._clock()
         drafter, ctx, opened = self._drafter, self._ctx, self._drafter.opened
         ids = opened.head.draft_ids
 
@@ -230,5 +232,5 @@ class _Reader:
             return None
         tokens, self.logits = found
         self.forwards += len(tokens)
-        self.seconds += perf_counter() - began
+        self.seconds += began.until(self._clock())
         return torch.tensor(tokens)

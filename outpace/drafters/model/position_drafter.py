@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
+from outpace.core.clock import Seconds, clock_of
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Step, Want
 from outpace.core.tree import Shape, TokenTree
@@ -113,10 +113,11 @@ class _Reader:
         self._states = self._start = head.begin(hidden)  # (M, S) after the nodes of the last level
         self._last = self._next = 0  # first node of that level and of the next
         self.logits: list[Tensor] = []  # of each level
-        self.seconds = 0.0
+        self.seconds: Seconds = 0.0
+        self._clock = clock_of(hidden.device)
 
     def read(self, tree: TokenTree) -> tuple[int, Tensor]:
-        began = perf_counter()
+        began = self._clock()
         forest, depth, first = tree.forest, len(self.logits), self._next
         tokens, device = tree.tokens, self._start.device
         if self._head.reads_path:
@@ -130,5 +131,5 @@ class _Reader:
         self._last, self._next = first, len(tree)
         self.logits.append(logits)
         logits = over_vocabulary(logits, self._head.draft_ids, self._head.vocab)
-        self.seconds += perf_counter() - began
+        self.seconds += began.until(self._clock())
         return first, logits

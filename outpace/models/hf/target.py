@@ -37,7 +37,7 @@ from outpace.models.hf.reading_check import check_reading
 from outpace.models.hf.recurrent_forward import RecurrentForward
 from outpace.models.hf.recurrent_states import fresh_states
 from outpace.models.openvino.compiled import CompiledForward, OnStage
-from outpace.models.openvino.compressed_weights import CompressedWeights, compress
+from outpace.models.openvino.compressed_weights import CompressedWeights, compress, map_values
 from outpace.models.slim.forward_after import ForwardAfter
 from outpace.models.unsupported import attends_by_cache_slot, refuse, rope_limit
 
@@ -76,6 +76,8 @@ def load(
     )
     compressed = None if weights is None else compress(model, weights, advance=on_stage)
     target = HFTarget(model, compile=compile, on_stage=on_stage, weights=compressed, kv_cache=kv_cache)
+    if compressed is not None:
+        map_values(model, compressed.values)  # comparing compiled and eager forwards has read all of them
     return target, tokenizer
 
 

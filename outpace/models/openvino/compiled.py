@@ -32,6 +32,7 @@ from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.row_groups import group_rows
 from outpace.models.openvino.runtime import (
     build,
+    compiled_dtype,
     convert,
     fix_batch_of_one,
     fix_size,
@@ -53,7 +54,8 @@ STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
 # One token is plain decoding or one level of a draft; six and eleven are a root and a draft of five or ten;
 # 16 hold longer drafts. Each graph has its own copy of the weights, so there are only as many, in this order,
 # as copies fit into FIXED_BYTES.
-FIXED_SIZES, FIXED_BYTES = (1, 6, 11, 16), 1 << 30
+# With compressed weights, which are there to save memory, it is less.
+FIXED_SIZES, FIXED_BYTES, LIGHT_FIXED_BYTES = (1, 6, 11, 16), 1 << 30, 1 << 28
 # The first inference over a padded number of tokens (a size) takes some milliseconds longer than later ones.
 # So each size is run once at loading, smallest first, but none after one that took LONG seconds: there the
 # milliseconds do not matter, and running all sizes would make loading slow.
@@ -103,7 +105,8 @@ class CompiledForward:
 
     @property
     def precision(self) -> torch.dtype:
-        """The dtype in which the compiled model computes: float32 where the CPU lacks that of the model."""
+        """The dtype in which the compiled model computes: that of the model, or float32 where the CPU lacks
+        it; never float16."""
         return torch_type(self.model.get_property("INFERENCE_PRECISION_HINT"))
 
     @property
@@ -124,14 +127,20 @@ class CompiledForward:
         forward = self.forward
         self._closed.clear()
         on_stage(STAGES[0])
-        self._graph = trace(forward.model, forward.planes, selects=forward.selects, layers=layers)
+        replaced = self._weights.nodes if self._weights else ()
+        graph = trace(
+            forward.model, forward.planes, selects=forward.selects, layers=layers, replaced=replaced
+        )
         on_stage(STAGES[1])
-        threads, dtype = self.num_threads, forward.model.dtype
-        model = convert(self._graph, dtype, self._weights, num_threads=threads)
+        threads, dtype = self.num_threads, compiled_dtype(forward.model.dtype)
+        model = convert(graph, dtype, self._weights, num_threads=threads)
+        self._graph = replace(graph, traced=None)
+        del graph
         self._rotations = PositionTables(openvino(), model, model.inputs[1].get_node())
         fix_batch_of_one(model)
         on_stage(STAGES[2])
-        copies = {size: model.clone() for size in FIXED_SIZES[: FIXED_BYTES // self._weight_bytes]}
+        most_bytes = LIGHT_FIXED_BYTES if self._weights else FIXED_BYTES
+        copies = {size: model.clone() for size in FIXED_SIZES[: most_bytes // self._weight_bytes]}
         for size, each in copies.items():
             fix_size(each, self._graph, size, self._rotations.shapes(size))
         in_8_bits = self.cache_in_8_bits

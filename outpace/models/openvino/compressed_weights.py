@@ -5,7 +5,8 @@ of its weights as an integer, with one scale and one zero point. With 4 bits, ma
 multiple of a group have 8.
 
 The torch parameters are set to the values of the integers, so that forwards that run eagerly, and draft heads
-that use the embedding and the LM head, are those of the same model. Of a draft head only its own matrices are
+that use the embedding and the LM head, are those of the same model. These values are kept in the cache too
+and mapped into memory, which they take only where they are read. Of a draft head only its own matrices are
 compressed: what it uses of the target is as compressed as the target is.
 """
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -39,7 +41,7 @@ GROUP = 64  # columns of a row that share a scale, in 4 bits
 LAYOUT = 2  # counted up when other matrices are compressed, or in another way
 LEAST_SHARE = 0.5  # of a model's weights that are in matrices; a model with fewer is refused
 TRACED = "self.model."  # before the name of a parameter in a traced graph
-FILE = "weights.xml"
+FILE, VALUES = "weights.xml", "values.safetensors"  # in the folder of a model
 ONE_CALL = 1 << 28  # weights that are compressed together, to bound the memory for their float32 values
 
 
@@ -52,6 +54,7 @@ class CompressedWeights:
     nodes: Mapping[str, Any]  # name of a parameter -> OpenVINO node that computes it from integers
     num_bytes: int  # of integers, scales and zero points
     bytes_before: int  # of the same matrices in the model's dtype
+    values: Path  # file with the values of the matrices in the model's dtype, by name
 
     def use_in(self, graph: Any) -> None:
         """Let a graph that OpenVINO converted compute its matrices from the integers, in place of the float32
@@ -62,6 +65,14 @@ class CompressedWeights:
                 continue
             for reader in list(constant.output(0).get_target_inputs()):
                 reader.replace_source_output(self.nodes[name].output(0))
+
+
+def map_values(model: PreTrainedModel, values: Path) -> None:
+    """Set the model's parameters in this file to memory that is mapped to it: it is read when it is needed,
+    and what was read before is given back."""
+    parameters = dict(model.named_parameters())
+    for name, value in load_file(values).items():
+        parameters[name].data = value
 
 
 def compress(
@@ -99,12 +110,17 @@ def compress(
                 os.replace(fresh, folder)
     stored = ov.Core().read_model(str(folder / FILE))
     nodes = {each.get_friendly_name(): each.input_value(0).get_node() for each in stored.get_results()}
-    for name, each in found.items():
-        with torch.no_grad():
-            each.weight.copy_(_value(nodes[name]))
+    values = folder / VALUES
+    if not values.is_file():
+        advance(f"writing the values of {format}")
+        _write({name: _value(nodes[name]).to(each.weight.dtype) for name, each in found.items()}, values)
+    map_values(model, values)
+    for name, each in model.named_parameters():
+        if name not in found and not isinstance(model, DraftHead):  # whose others are the target's
+            each.data = each.data.clone()  # else it keeps the whole file of the checkpoint in memory
     size = sum(each.weight.numel() * each.weight.element_size() for each in found.values())
     num_bytes = (folder / FILE).with_suffix(".bin").stat().st_size
-    return CompressedWeights(format, fingerprint, nodes, num_bytes, size)
+    return CompressedWeights(format, fingerprint, nodes, num_bytes, size, values)
 
 
 def weights_of_head(
@@ -216,6 +232,14 @@ def _by_nncf(matrices: Mapping[str, _Matrix], in_four_bits: bool) -> list[Any]:
         result.set_friendly_name(name)
         results.append(result)
     return results
+
+
+def _write(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a file of tensors, which other processes see when it is complete."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as temporary:
+        fresh = Path(temporary) / path.name
+        save_file(tensors, fresh)
+        os.replace(fresh, path)
 
 
 def _value(node: Any) -> Tensor:

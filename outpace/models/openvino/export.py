@@ -12,10 +12,11 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
-from collections.abc import Callable, Set
+from collections.abc import Callable, Container, Set
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -38,7 +39,7 @@ class TracedModel:
     head, the inputs of paged attention (PAGED_INPUTS), the planes of the KV cache. Its outputs: logits of the
     kept tokens, then the hidden states of all tokens, one tensor per layer."""
 
-    traced: Any  # torch.jit.ScriptModule
+    traced: Any  # torch.jit.ScriptModule; None after the conversion, as it holds a copy of the weights
     example: dict[str, Any]  # the inputs with which it was traced
     selects: bool  # it has the input `keep`: indices of the tokens whose logits are computed
     window: int | None  # length of the shortest sliding window; None: all layers have full attention
@@ -222,12 +223,18 @@ def refuse_untraceable(model: PreTrainedModel, parameters: Set[str], *, dense: b
 
 @torch.no_grad()
 def trace(
-    model: PreTrainedModel, planes: Planes, *, selects: bool, layers: tuple[int, ...] = ()
+    model: PreTrainedModel,
+    planes: Planes,
+    *,
+    selects: bool,
+    layers: tuple[int, ...] = (),
+    replaced: Container[str] = (),
 ) -> TracedModel:
     """Trace the model's forward, with the outputs of `layers`, as a graph; the model itself is not changed.
-    ValueError for a layer that it lacks."""
+    `replaced`: names of parameters that the graph gets from elsewhere: in the trace they are zeros, which
+    take no memory. ValueError for a layer that it lacks."""
     features = int(getattr(model, "feature_size", 0))
-    wrapper = TraceWrapper(widened(model), planes, selects, layers, features)
+    wrapper = TraceWrapper(widened(model, replaced), planes, selects, layers, features)
     inputs = [torch.zeros(1, TOKENS, dtype=torch.int64), torch.arange(FIRST, FIRST + TOKENS)[None]]
     inputs += [torch.arange(TOKENS)] * selects
     inputs += [torch.zeros(1, TOKENS, features)] * (features > 0)
@@ -243,10 +250,17 @@ def trace(
     return TracedModel(traced, example, selects, window, layers, features)
 
 
-def widened(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy of the model in float32 with `graph_attention` as its attention; float32 weights are shared."""
+def widened(model: PreTrainedModel, replaced: Container[str] = ()) -> PreTrainedModel:
+    """A copy of the model in float32 with `graph_attention` as its attention; float32 weights are shared, and
+    the `replaced` parameters are zeros."""
     shared = {
         id(each): each for each in (*model.parameters(), *model.buffers()) if each.dtype == torch.float32
+    }
+    shared |= {
+        # Memory that is never written: the system maps all of it to one page. torch.zeros would write it.
+        id(each): nn.Parameter(torch.from_numpy(numpy.zeros(each.shape, numpy.float32)), requires_grad=False)
+        for name, each in model.named_parameters(remove_duplicate=False)
+        if name in replaced
     }
     match = copy.deepcopy(model, memo=shared).float().eval()
     for module in match.modules():

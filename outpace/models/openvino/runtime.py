@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 16  # elements from which a constant is a weight matrix; biases and norms stay in float32
 INPUT_GROUP = 64  # inputs that share a scale
-HINTS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}  # names in OpenVINO's options
+HINTS = {torch.float32: "f32", torch.bfloat16: "bf16"}  # names in OpenVINO's options
 
 
 def openvino() -> Any:
@@ -31,6 +31,20 @@ def openvino() -> Any:
             "openvino is not installed: pip install 'outpace[compile]'", name="openvino"
         ) from error
     return openvino
+
+
+def compiled_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype for which a model of this dtype is compiled: its own, except for float16, whose range a
+    compiled forward may leave. That becomes bfloat16 where this CPU computes in it, else float32."""
+    if dtype == torch.float16:
+        return torch.bfloat16 if _computes(torch.bfloat16) else torch.float32
+    return dtype
+
+
+def _computes(dtype: torch.dtype) -> bool:
+    """Whether OpenVINO has arithmetic of this dtype, of HINTS, on this CPU."""
+    able = openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return {torch.float32: "FP32", torch.bfloat16: "BF16"}[dtype] in able
 
 
 def convert(
@@ -144,9 +158,7 @@ def build(model: Any, dtype: torch.dtype, *, num_threads: int, cache_in_8_bits: 
     """Compile the model for so many threads of this CPU, in the precision of `dtype` if the CPU supports it,
     else float32. Its KV cache is in the same precision, or in 8 bits."""
     core = openvino().Core()
-    able = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    name = {"f16": "FP16", "bf16": "BF16"}.get(HINTS[dtype])
-    hint = HINTS[dtype] if name in able else "f32"
+    hint = HINTS[dtype] if _computes(dtype) else "f32"
     options = {
         "INFERENCE_PRECISION_HINT": hint,
         "KV_CACHE_PRECISION": "u8" if cache_in_8_bits else hint,  # OpenVINO's default is 8 bits

@@ -6,9 +6,9 @@ The window has `window` columns and `ngram` - 1 rows of guessed tokens and is pa
 last token of the text. The most probable tokens after its last row become its next row (Jacobi iteration),
 also when sampling. Each column then is an n-gram, stored under its first token. Of the n-grams that begin
 with the last token of the text, the newest `guesses` are drafted. One forward scores up to (`window` +
-`guesses`) * (`ngram` - 1) tokens. The paper uses window 15, ngram 5, guesses 15 for a 7B model on a GPU, 10,
-5, 10 for 13B and 7, 5, 7 for 34B; the defaults here are smaller, for hardware on which more tokens per
-forward cost time.
+`guesses`) * (`ngram` - 1) tokens. The defaults are the paper's for a model of 7B parameters on a GPU; for 13B
+it uses window 10, ngram 5, guesses 10 and for 34B 7, 5, 7. The preset `cpu` is smaller, for hardware on which
+more tokens per forward cost time.
 
 Unlike in the authors' code a window token may be accepted, and a fully accepted draft is followed by the
 bonus token. The window is initialised with tokens of the prompt, takes `ngram` - 2 steps to fill, and is left
@@ -22,10 +22,12 @@ from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.lookup.lookahead import Lookahead
 from outpace.verifiers.match import Match
 
+SMALL = {"window": 5, "ngram": 4, "guesses": 5}
 
-@recipe(paper="arXiv:2402.02057", family="training-free")
+
+@recipe(paper="arXiv:2402.02057", family="training-free", proven_with=SMALL, presets={"cpu": SMALL})
 def lookahead(
-    target: Target, *, window: int = 5, ngram: int = 4, guesses: int = 5, pool_from_prompt: bool = False
+    target: Target, *, window: int = 15, ngram: int = 5, guesses: int = 15, pool_from_prompt: bool = False
 ) -> Parts:
     """N-grams from the window of a Jacobi iteration, verified by matching.
 

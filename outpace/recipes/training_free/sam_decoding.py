@@ -7,17 +7,18 @@ A suffix automaton of the prompt and the generated text finds the longest repeat
 token. With an `index`, a second automaton finds it in a corpus and is used where its match is longer by more
 than `bias` tokens. With an `auxiliary` drafter, which drafts in the rows whose match is shorter than
 `min_ngram`, a match gives a chain of `depth` tokens. Without one, every match is used and the draft grows
-with its length; the index then gives a tree of the most frequent continuations, 8 nodes per depth.
+with its length, from 5 tokens to 60; the index then gives a tree of the most frequent continuations, 8 nodes
+per depth.
 
 Use it where the text repeats its prompt or itself, and with an index where it repeats a corpus. It needs no
 draft model and takes a few microseconds per token with numba (extra `retrieval`). The automaton takes about
 120 bytes per token of a request, 50 per token of a corpus.
 
 With `head`, a draft head of EAGLE or EAGLE-3, the auxiliary drafts are EAGLE-2's trees, as in the paper; the
-tree of an auxiliary model has a fixed shape. `nodes` is smaller than the paper's 80. Without `auxiliary` it
-drafts 15 tokens after every match, where the paper begins with 5 and goes up to 60 (`--length-offset 1
---standalone-depth 60`): where fewer than 15 tokens follow the longest match, an earlier, shorter match with
-more is used. On edits and code, this project's test models (the zoo) got more tokens per step with 15.
+tree of an auxiliary model has a fixed shape. Where fewer tokens follow the longest match than are drafted, an
+earlier, shorter match with more is used. The preset `cpu` drafts 15 tokens after every match, however long,
+and 15 in the tree of token recycling: on edits and code, this project's test models (the zoo) got more tokens
+per step with that on two CPU cores than with the paper's 5 to 60.
 """
 
 from typing import Literal
@@ -25,7 +26,7 @@ from typing import Literal
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.core.tree import Shape
-from outpace.drafters.lookup.rank_template import rank_template
+from outpace.drafters.lookup.rank_template import TOKEN_RECYCLING_LEVELS, rank_template
 from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.drafters.lookup.text_lookup import LookupDrafter
 from outpace.drafters.lookup.token_recycling import TokenRecycling
@@ -39,20 +40,24 @@ from outpace.models.heads.head_model import AnyEagleModel
 from outpace.verifiers.match import Match
 
 
-@recipe(paper="arXiv:2411.10666", family="training-free")
+@recipe(
+    paper="arXiv:2411.10666",
+    family="training-free",
+    presets={"cpu": {"standalone_depth": 15, "length_offset": 11, "nodes": 15}},
+)
 def sam_decoding(
     target: Target,
     *,
     index: SuffixAutomatonFile | None = None,
     bias: int = 5,
-    standalone_depth: int = 15,
-    length_offset: int = 11,
+    standalone_depth: int = 60,
+    length_offset: int = 1,
     auxiliary: Literal["token-recycling"] | Target | None = None,
     head: AnyEagleModel | None = None,
     min_ngram: int = 5,
     depth: int = 40,
     widths: tuple[int, ...] = (4, 2, 2),
-    nodes: int = 15,
+    nodes: int | None = None,
 ) -> Parts:
     """The continuation of the longest repeated suffix, found by suffix automata, verified by matching.
 
@@ -66,7 +71,7 @@ def sam_decoding(
         min_ngram: minimum length of a match if there is an `auxiliary` or a `head`
         depth: tokens drafted per step from a match when there is an `auxiliary` or a `head`
         widths: children of every node at each depth of the auxiliary model's tree
-        nodes: draft tokens of the auxiliary token-recycling tree
+        nodes: draft tokens of the auxiliary token-recycling tree; none: the paper's 80
     """
     automaton = store.open_index(StaticAutomaton, index, target.vocab)
     if auxiliary is not None and head is not None:
@@ -79,7 +84,9 @@ def sam_decoding(
         trees = FeatureDrafter(head, target.vocab, eagle2_tree, sampled=False)
         drafter = LookupDrafter(lookup, trees, EAGLE2_DEPTH)
     elif auxiliary == "token-recycling":
-        drafter = LookupDrafter(lookup, TokenRecycling(target.vocab), rank_template(nodes, width=8))
+        levels = TOKEN_RECYCLING_LEVELS if nodes is None else ()
+        recycled = rank_template(nodes or 0, levels, width=8)
+        drafter = LookupDrafter(lookup, TokenRecycling(target.vocab), recycled)
     else:
         assert auxiliary is not None
         drafter = LookupDrafter(lookup, DraftModel(auxiliary, sampled=False), Shape.branching(widths))

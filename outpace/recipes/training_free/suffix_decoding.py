@@ -6,22 +6,21 @@ were drawn from.
 
 Two suffix trees with counts are searched: one of the request's prompt and text, one of the tokens that
 earlier requests generated. For every number p of last tokens that occurred before, a draft follows the most
-frequent tokens, at most `max_spec_factor` * p + `max_spec_offset` of them, while the product of count(child)
-/ count(parent) is at least `min_token_prob`. The draft with the largest sum of such products, its expected
-number of accepted tokens, is verified. With a `fallback` model set `min_score` near the mean number of its
-tokens that are accepted.
+frequent tokens, at most `depth` and `max_spec_factor` * p + `max_spec_offset` of them, while the product of
+count(child) / count(parent) is at least `min_token_prob`. The draft with the largest sum of such products,
+its expected number of accepted tokens, is verified. With a `fallback` model set `min_score` near the mean
+number of its tokens that are accepted.
 
 Use it where text recurs: agents, code that is edited, SQL, many samples of one task. It needs no draft model,
-and gains more the more alike the requests are. Where long passages are copied and a forward over many tokens
-costs little more than over few, raise `depth`, to 64 say. A tree takes about 160 bytes per token. Without
-numba (extra `retrieval`) the trees are slow.
+and gains more the more alike the requests are. A tree takes about 160 bytes per token. Without numba (extra
+`retrieval`) the trees are slow.
 
-The defaults draft trees of 15 nodes, 12 of them after a single matched token. The authors' drafts are chains
-as long as the match (`--max-spec-factor 1 --max-spec-offset 0 --no-tree --depth 24`), which are too short at
-first where answers are short: on edits, greedy, these defaults gave 1.08 times the tokens per second of
-`prompt-lookup` on this project's test models (the zoo), and those chains 0.78 times. Counts are divided by
-the parent's, as in the authors' code, not by the sum over the siblings. The end of the text itself, which has
-no continuation yet, counts as one more occurrence in both trees.
+By default a draft is a tree with as many nodes as tokens matched; with `--no-tree` it is a chain, as in the
+authors' code. Such drafts are short at first where answers are short. The preset `cpu` drafts up to 15 nodes,
+12 of them after a single matched token: on edits, greedy, it gave 1.08 times the tokens per second of
+`prompt-lookup` on this project's test models (the zoo), and chains as long as the match 0.78 times. Counts
+are divided by the parent's, as in the authors' code, not by the sum over the siblings. The end of the text
+itself, which has no continuation yet, counts as one more occurrence in both trees.
 """
 
 from outpace.controllers.fixed import Fixed
@@ -33,13 +32,17 @@ from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
 
-@recipe(paper="arXiv:2411.04975", family="training-free")
+@recipe(
+    paper="arXiv:2411.04975",
+    family="training-free",
+    presets={"cpu": {"depth": 15, "max_spec_factor": 4.0, "max_spec_offset": 8.0}},
+)
 def suffix_decoding(
     target: Target,
     *,
-    depth: int = 15,
-    max_spec_factor: float = 4.0,
-    max_spec_offset: float = 8.0,
+    depth: int = 64,
+    max_spec_factor: float = 1.0,
+    max_spec_offset: float = 0.0,
     min_token_prob: float = 0.1,
     tree: bool = True,
     max_tree_depth: int = 64,

@@ -45,6 +45,17 @@ def test_measured_acceptance_is_the_mean_overlap() -> None:
     assert kept / tested == pytest.approx(expected / tested, abs=error)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_tokens_per_step_are_a_geometric_series_where_tokens_do_not_depend_on_the_text(depth: int) -> None:
+    target, draft = TableTarget(3, order=1), TableTarget(3, order=1)
+    p, q = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]], dtype=torch.float64)
+    target.logits[:], draft.logits[:] = p.log(), q.log()
+    rate = float(torch.minimum(p, q).sum())
+    parts = speculative_sampling.build(target, draft=draft, depth=depth)
+    found = 1 + expected_accepted(lambda: parts, depth)
+    assert found == pytest.approx((1 - rate ** (depth + 1)) / (1 - rate), abs=1e-12)
+
+
 def test_a_greedy_draft_carries_no_claim() -> None:
     assert speculative_sampling.build(TARGET, draft=DRAFT, sampled=False).drafter.claims == ()
 
