@@ -155,7 +155,10 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     assert advice["method"] in ("autoregressive", "prompt-lookup", "speculative-sampling")
     assert "| method |" in (tmp_path / "out" / "bench.md").read_text()
     page = (tmp_path / "out" / "bench.html").read_text()
-    assert page.count("<svg ") == 3  # one chart per temperature and one for both
+    # a chart for both temperatures on top, then one for each of the folded parts
+    assert page.count('<div class="bars">') == 4
+    assert page.index("all temperatures") < page.index('<div class="bars">') < page.index("<details")
+    assert "<details open" not in page and "outpace serve" in page and "<h2>Sample texts</h2>" in page
     assert not re.search(r"""(src|href)=["']http""", page) and 'name="viewport"' in page
     assert (
         tiny.target in page
