@@ -117,6 +117,7 @@ def test_a_family_of_which_nothing_can_be_measured_is_refused(tiny: Any, tmp_pat
     assert "as in --methods eagle:OPTION=VALUE (eagle needs head: a folder" in sentence
 
 
+@pytest.mark.usefixtures("undisturbed")
 def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> None:
     threads, methods = (
         torch.get_num_threads(),
@@ -155,7 +156,10 @@ def test_everything_that_was_measured_is_written(tiny: Any, tmp_path: Path) -> N
     assert advice["method"] in ("autoregressive", "prompt-lookup", "speculative-sampling")
     assert "| method |" in (tmp_path / "out" / "bench.md").read_text()
     page = (tmp_path / "out" / "bench.html").read_text()
-    assert page.count("<svg ") == 3  # one chart per temperature and one for both
+    # a chart for both temperatures on top, then one for each of the folded parts
+    assert page.count('<div class="bars">') == 4
+    assert page.index("all temperatures") < page.index('<div class="bars">') < page.index("<details")
+    assert "<details open" not in page and "outpace serve" in page and "<h2>Sample texts</h2>" in page
     assert not re.search(r"""(src|href)=["']http""", page) and 'name="viewport"' in page
     assert (
         tiny.target in page
@@ -190,6 +194,7 @@ def test_repeated_prompts_are_separate_from_first_decodings(tiny: Any, tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undisturbed")
 def test_compiled_and_eager_forwards_of_the_same_models_are_measured(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +236,7 @@ def test_compiled_and_eager_forwards_of_the_same_models_are_measured(
     assert all(row["divergence"]["different"] == 0 for row in greedy)  # float32: the same text in both modes
     assert "Getting ready, in seconds" in done.output and "target (eager)" in done.output
     assert "Compiled forwards: plain decoding is" in done.output
-    assert "outpace generate --compile --method @" in done.output
+    assert "outpace generate --dtype float32 --device cpu --compile --method @" in done.output
     page = (tmp_path / "out" / "bench.html").read_text()
     assert "speculative-sampling:depth=2 (eager)" in page and "Compiled forwards" in page
 

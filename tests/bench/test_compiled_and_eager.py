@@ -19,7 +19,7 @@ from outpace.bench.measure.measurement import Measurement
 from outpace.bench.measure.metrics import Counts, StepCost, StepRecord
 from outpace.bench.measure.recommend import MethodChoice
 from outpace.bench.measure.run import EncodedPrompt, Run, Trial
-from outpace.bench.report.html import chart
+from outpace.bench.report.html import bars
 from outpace.bench.report.model_tables import preparation
 from outpace.bench.report.plot import EAGER_OURS
 from outpace.bench.report.report import to_json, to_markdown
@@ -286,8 +286,10 @@ def test_files_and_pages_show_the_mode() -> None:
     page = to_markdown(measurement, rows)
     assert "| target | 1.50 | 2.50 |" in page and "| target (eager) | 2000.00 | 6000.00 |" in page
     assert "compiled plain decoding" in page
-    assert chart(rows, "x").count(EAGER_OURS) == 4  # two rows, under each selection of prompts
-    assert EAGER_OURS not in chart([row for row in rows if row.mode != COMPILED], "x")
+    pale = [bar for bar in bars(rows) if bar.colour == EAGER_OURS]
+    assert len(pale) == 4  # two rows, under each selection of prompts
+    only_eager = bars([row for row in rows if row.mode != COMPILED])
+    assert only_eager and EAGER_OURS not in {bar.colour for bar in only_eager}
 
 
 def test_a_mode_that_cannot_start_is_left_out_and_compiled_plain_decoding_must() -> None:

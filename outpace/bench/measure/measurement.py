@@ -49,6 +49,7 @@ class Measurement:
     choices: Mapping[str, MethodChoice]
     provenance: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Any = None  # the target's, for sample texts
     repeat: int = 1  # how often every prompt is decoded in a round
     selection: str = VARIED  # selection of prompts for tables and recommendation, stated before the run
     load_seconds: Mapping[str, float] = field(default_factory=dict)

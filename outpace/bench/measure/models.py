@@ -236,7 +236,8 @@ class BenchModels:
                 "dtype": self._dtype_name,
                 "precision": ours[0].precision,  # in effect
             },
-            settings=about | self._compiling | (settings or {}),
+            settings=about | self._compiling | {"loading": self._loading} | (settings or {}),
+            tokenizer=self.model.tokenizer,
             load_seconds=self.load_seconds,
             compile_seconds=self.compile_seconds,
             left_out=left_out,
@@ -253,6 +254,18 @@ class BenchModels:
         }
         found = {name: each for name, each in formats.items() if each is not None}
         return {"compile": True, **found} if self.model.target.compiled else {}
+
+    @property
+    def _loading(self) -> dict[str, Any]:
+        """Other options of loading that are not the defaults."""
+        given = {
+            "dtype": self.dtype if self.dtype != "auto" else None,
+            "device": self.device,
+            "revision": self.revision,
+            "trust_remote_code": self.trust_remote_code or None,
+            "allow_pickle": self.allow_pickle or None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def _dtype_name(self) -> str:

@@ -22,7 +22,6 @@ PAGES: Mapping[str, Callable[[Measurement, Sequence[ResultRow]], str]] = {
     ".html": to_html,
 }
 SUFFIXES = (".json", *PAGES)
-DRAWN = (".html", ".svg", ".png")  # suffixes of files with charts
 
 
 def expanded(
@@ -41,10 +40,10 @@ def expanded(
     return files
 
 
-def check_writable(files: Sequence[Path]) -> None:
+def check_writable(files: Sequence[Path], *, drawn: Sequence[str] = ()) -> None:
     """Create the parent folders of these files; ValueError if a file cannot be written.
 
-    ModuleNotFoundError if a page or picture is to be written and matplotlib, which draws charts, is missing.
+    ModuleNotFoundError if a file has a suffix of `drawn` and matplotlib, which draws its charts, is missing.
     """
     for file in files:
         if file.is_dir():
@@ -55,7 +54,7 @@ def check_writable(files: Sequence[Path]) -> None:
                 pass
         except OSError as error:
             raise ValueError(f"{file} cannot be written: {error.strerror}") from error
-    if any(file.suffix in DRAWN for file in files):
+    if any(file.suffix in drawn for file in files):
         import_module("matplotlib")
 
 

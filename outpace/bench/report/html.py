@@ -1,4 +1,5 @@
-"""The results of a benchmark as one self-contained HTML page: charts of the speedups, then the tables."""
+"""The results of a benchmark as one self-contained HTML page: the recommendation and how to use it, a chart
+of the speedups over everything, then charts and tables of each workload and temperature, folded."""
 
 from __future__ import annotations
 
@@ -10,17 +11,18 @@ from jinja2 import Environment, PackageLoader
 from outpace.bench.measure.contender import COMPILED, EAGER
 from outpace.bench.measure.measurement import Measurement
 from outpace.bench.report import plot
+from outpace.bench.report.samples import samples
 from outpace.bench.report.summary import ResultRow, headline
-from outpace.bench.report.tables import heading, notes, number, tables
+from outpace.bench.report.tables import heading, notes, number, percent, tables, with_interval
+from outpace.bench.report.usage import commands
 
 TEMPLATES = Environment(loader=PackageLoader("outpace.bench.report"), autoescape=True)
 
 
-def chart(rows: Sequence[ResultRow], name: str) -> str:
-    """A bar chart of speedups as inline SVG, one bar per row with enough prompts for an interval; the empty
-    string if there is none."""
+def bars(rows: Sequence[ResultRow]) -> list[plot.Bar]:
+    """The bars of a chart of speedups: one per row with enough prompts for an interval."""
     two_modes = {COMPILED, EAGER} <= {row.mode for row in rows}
-    bars = [
+    return [
         plot.Bar(
             row.contender,
             row.speedup.median,
@@ -31,15 +33,28 @@ def chart(rows: Sequence[ResultRow], name: str) -> str:
             else plot.EAGER_OURS
             if two_modes and row.mode == EAGER
             else plot.OURS,
-            note=f"{number(row.speedup.median)} ({number(row.tokens_per_second.median, 1)} tokens/s)",
+            note=f"{with_interval(row.speedup)}, {number(row.tokens_per_second.median, 1)} tokens/s",
         )
         for row in rows
         if not row.too_few_prompts
     ]
-    if not bars:
-        return ""
-    axis = "speedup over plain decoding"
-    return plot.svg(plot.bar_chart([plot.Panel("", bars)], axis, reference=1.0), name=name)
+
+
+def overview(measurement: Measurement, rows: Sequence[ResultRow]) -> dict[str, Any] | None:
+    """The chart on top, of the rows that the recommendation is based on; None if there is nothing to show."""
+    decisive = measurement.decisive(rows)
+    shown = bars(decisive)
+    if not shown:
+        return None
+    widths = [max(bar.high / bar.value, bar.value / bar.low) - 1 for bar in shown if bar.low > 0]
+    workload = "all workloads" if decisive[0].workload == "all" else decisive[0].workload
+    return {
+        "heading": f"Speedups: {heading(workload, decisive[0].temperature)}",
+        "bars": shown,
+        "spread": percent(max(widths, default=None)),
+        "two_modes": {COMPILED, EAGER} <= {row.mode for row in decisive},
+        "peers": any(row.kind == "peer" for row in decisive),
+    }
 
 
 def to_html(measurement: Measurement, rows: Sequence[ResultRow]) -> str:
@@ -52,10 +67,8 @@ def to_html(measurement: Measurement, rows: Sequence[ResultRow]) -> str:
             if shown:
                 group = {
                     "heading": heading(workload, temperature),
-                    "chart": chart(shown, f"{workload}-{temperature}"),
+                    "bars": bars(shown),
                     "tables": tables(here, measurement.selection),
-                    "two_modes": {COMPILED, EAGER} <= {row.mode for row in shown},
-                    "peers": any(row.kind == "peer" for row in shown),
                 }
                 groups.append(group)
     interrupted = (
@@ -63,12 +76,16 @@ def to_html(measurement: Measurement, rows: Sequence[ResultRow]) -> str:
         if measurement.complete
         else f"Interrupted: {len(measurement.runs)} of {measurement.total} runs were made."
     )
-    settings = measurement.settings
+    settings, disturbance = measurement.settings, measurement.disturbance
     title = f"Speculative decoding methods side by side: {settings.get('target', 'target')}"
     return TEMPLATES.get_template("report.html").render(
         title=title,
         interrupted=interrupted,
-        answers=measurement.answers(rows),
+        disturbance=disturbance,
+        answers=[each for each in measurement.answers(rows) if not (disturbance and disturbance in each)],
+        commands=commands(measurement, rows),
+        overview=overview(measurement, rows),
+        samples=samples(measurement, rows),
         groups=groups,
         models=measurement.models(),
         facts=facts(measurement),

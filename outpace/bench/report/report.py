@@ -11,6 +11,7 @@ from outpace.bench.measure.measurement import Measurement
 from outpace.bench.measure.run import Run
 from outpace.bench.report.summary import SELECTIONS, ResultRow
 from outpace.bench.report.tables import notes, tables
+from outpace.bench.report.usage import commands
 from outpace.tables import markdown
 
 SCHEMA = "outpace-bench/2"
@@ -62,7 +63,8 @@ def to_markdown(of: Measurement, rows: Sequence[ResultRow]) -> str:
     ]
     lines += [line for name, why in of.failed.items() for line in ("", f"{name} was left out: {why}")]
     pages = [markdown(table, 2) for table in (*tables(rows, of.selection), *of.models())]
-    return "\n\n".join(["\n".join(lines), *pages, notes(rows), *of.answers(rows)]) + "\n"
+    used = ["\n".join(["```bash", *found, "```"])] if (found := commands(of, rows)) else []
+    return "\n\n".join(["\n".join(lines), *pages, notes(rows), *of.answers(rows), *used]) + "\n"
 
 
 def tree_to_json(tree: TreeChoice) -> dict[str, Any]:

@@ -238,17 +238,15 @@ def _report(
 def _write_recommendation(measurement: Measurement, rows: list[ResultRow], path: Path) -> None:
     """Write the recommendation and say how it is used, or say why there is none."""
     from outpace.bench.report.json_file import write_json
+    from outpace.bench.report.usage import loading
 
     advice = measurement.recommendation(rows)
     if advice.method is None:
         print_status(f"{path} was not written: {advice.reason}")
         return
     write_json(path, measurement.advice(rows))
-    given = measurement.settings
-    loading = " --compile" if given.get("compile") else ""
-    for name in ("weights", "draft_weights", "kv_cache"):
-        loading += f" --{name.replace('_', '-')} {given[name]}" if name in given else ""
-    print_status(f"Use it with: outpace generate{loading} --method @{path}")
+    words = ["outpace", "generate", *loading(measurement.settings), "--method", f"@{path}"]
+    print_status(f"Use it with: {' '.join(words)}")
 
 
 def _print(measurement: Measurement, rows: list[ResultRow], said: set[str]) -> None:

@@ -108,7 +108,7 @@ def load(
     contenders = line_up(servers, parse_extra_bodies(extra_body or []))
     levels = parse_levels(rates if rates or concurrency else RATES, concurrency)
     files = expanded(output or [], NAMES, SUFFIXES)
-    check_writable(files)
+    check_writable(files, drawn=(".html", ".svg", ".png"))
     items = [item for source in split_outside(prompts, ",") for item in load_items(source)]
     check_prompts(items, endpoint)
     length = TurnLength(None, seconds) if seconds else TurnLength(num_requests or NUM_REQUESTS)

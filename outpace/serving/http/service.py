@@ -63,6 +63,7 @@ class Service:
         self.tokenizer = copy.deepcopy(model.tokenizer)  # the model's own is used in the engine's thread
         if chat_template is not None:
             self.tokenizer.chat_template = chat_template
+        self.has_chat_template = bool(getattr(self.tokenizer, "chat_template", None))
         self.call_format = format_of(self.tokenizer, tool_call_parser)
         self.reasoning = reasoning_of(self.tokenizer, reasoning_parser)
         self.preparation = Preparation()

@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from outpace.api.row_step import RowStep
+from outpace.serving.http.errors import ApiError
 from outpace.serving.http.logprob_formats import TokenBytes
+from outpace.serving.http.schemas.steps import SteppedBody
 
 PREDICTION = "prediction"  # named in place of the method where the caller's prediction was drafted
+
+
+def check_steps(body: SteppedBody) -> None:
+    """ApiError for a body that asks for steps but not for a stream."""
+    if body.include_steps and not body.stream:
+        raise ApiError(400, "include_steps needs stream: set it to true", param="include_steps")
 
 
 def step_fields(step: RowStep, method: str, bytes_of: TokenBytes) -> dict[str, Any]:

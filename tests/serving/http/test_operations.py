@@ -26,7 +26,7 @@ def values(running: Any) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 def test_the_model_is_listed(client: Any, running: Any) -> None:
     [model] = client.models.list().data
-    assert model.id == "zoo" and model.max_model_len == 2048
+    assert model.id == "zoo" and model.max_model_len == 2048 and model.chat is True
     assert model.methods == ["speculative-sampling", "prompt-lookup"]
     assert client.models.retrieve("zoo").id == "zoo"
     assert running.call("/v1/models/other")[0] == 404

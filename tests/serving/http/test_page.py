@@ -84,6 +84,7 @@ def choose(page: Page, *, tokens: int = TOKENS, method: str | None = None, **fie
     """Fill in the settings, when the page knows the server's methods."""
     page.locator("#method option").first.wait_for(state="attached")
     page.locator("#max-tokens").fill(str(tokens))
+    page.locator("#formatted").uncheck()  # answers are compared as they are
     if method:
         page.locator("#method").select_option(method)
     for name, value in fields.items():
@@ -95,7 +96,7 @@ def send(page: Page, text: str) -> str:
     number = page.locator(".answer").count()
     enter(page, text)
     page.locator(".answer").nth(number).and_(page.locator(":not(.waiting)")).wait_for()
-    return page.locator(".answer .text").nth(number).inner_text()
+    return page.locator(".answer .content").nth(number).inner_text()
 
 
 def enter(page: Page, text: str) -> None:
@@ -303,6 +304,253 @@ def test_text_is_never_html(page: Page) -> None:
 
 
 @pytest.mark.slow
+def shown(page: Page, text: str) -> Any:
+    """The answer that consists of this text, formatted."""
+    page.route("**/chat/completions", stream(chunk(text, [text], "prompt-lookup", 1)))
+    choose(page)
+    send(page, "x")
+    page.locator("#formatted").check()
+    return page.locator(".answer .content").last
+
+
+MARKDOWN = """# Title
+
+A *word*, **two** and `x ** y` at https://example.org/a_b, [a page](https://example.org/c).
+def __init__(self): snake_case_name
+
+1. one
+   - inner **bold `**k**`**
+2. two
+
+> quoted
+
+| a | `b` |
+|---|:-:|
+| 1 |  |
+
+---
+```python
+def f(*a, **k):
+
+    return "*x*"
+```"""
+
+
+def test_markdown_is_formatted_with_the_colours_of_its_tokens(page: Page) -> None:
+    found = shown(page, MARKDOWN)
+    assert found.locator("h3").inner_text() == "Title"
+    assert found.locator("> p em").inner_text() == "word"
+    assert found.locator("> p").inner_text().splitlines()[1] == "def __init__(self): snake_case_name"
+    assert found.locator("strong").all_inner_texts() == ["two", "bold **k**"]
+    assert found.locator("p > code").inner_text() == "x ** y"
+    assert [[each.inner_text(), each.get_attribute("href")] for each in found.locator("a").all()] == [
+        ["https://example.org/a_b", "https://example.org/a_b"],
+        ["a page", "https://example.org/c"],
+    ]
+    assert found.locator("ol > li > p").all_inner_texts() == ["one", "two"]
+    assert found.locator("ol > li:first-child > ul > li").inner_text() == "inner bold **k**"
+    assert found.locator("blockquote p").inner_text() == "quoted"
+    assert found.locator("th").all_inner_texts() == ["a", "b"]
+    assert found.locator("td").all_inner_texts() == ["1", ""] and found.locator("hr").count() == 1
+    assert found.locator("pre").inner_text() == 'def f(*a, **k):\n\n    return "*x*"'
+    assert found.locator(".code span").first.inner_text() == "python"
+    assert "monospace" in found.locator("pre").evaluate("each => getComputedStyle(each).fontFamily")
+    runs = found.locator("pre .source, em .source")
+    assert {background(run) for run in runs.all()} != {"rgba(0, 0, 0, 0)"}
+    page.locator("#formatted").uncheck()
+    assert found.inner_text() == MARKDOWN
+
+
+@pytest.mark.slow
+def test_markdown_makes_no_html_and_no_other_links(page: Page) -> None:
+    text = f"{HTML}\n\n[x](javascript:alert(1)) [y](data:text/html,z) ![i](https://example.org/i.png)\n```\n{HTML}\n```"
+    found = shown(page, text)
+    assert found.locator("img, script").count() == 0 and page.title() == "zoo – outpace"
+    assert [each.get_attribute("href") for each in found.locator("a").all()] == ["https://example.org/i.png"]
+    assert found.locator("a").get_attribute("rel") == "noopener noreferrer"
+    assert found.locator("pre").inner_text() == HTML and HTML in found.locator("p").first.inner_text()
+
+
+@pytest.mark.slow
+def test_markdown_is_read_quickly_and_loses_no_text(page: Page) -> None:
+    patterns = [
+        "*a ",
+        "**",
+        "*_",
+        "[",
+        "`` ` ",
+        "> ",
+        "- ",
+        "| ",
+        "#",
+        " ",
+        "1. ",
+        "[a](",
+        "~~~\n",
+        "\\",
+        "__a",
+    ]
+    found = page.evaluate(
+        """async (patterns) => {
+          const { blocksOf } = await import("./page/markdown.js");
+          const { partsOf } = await import("./page/inline.js");
+          const times = [];
+          for (const pattern of patterns) {
+            const long = pattern.repeat(4000);
+            for (const text of [long, `# ${long}x`, `${pattern}\n`.repeat(2000)]) {
+              const began = performance.now();
+              const visit = (blocks) => blocks.forEach((block) => {
+                if (block.content) partsOf(block.content.text);
+                for (const inner of [block.blocks ?? [], ...block.items ?? []]) visit(inner);
+              });
+              visit(blocksOf(text));
+              times.push([performance.now() - began, text.slice(0, 20)]);
+            }
+          }
+          return times.filter(([time]) => time > 2000);
+        }""",
+        patterns,
+    )
+    assert found == []
+
+
+@pytest.mark.slow
+def test_blocks_that_are_complete_keep_their_elements(page: Page) -> None:
+    found = page.evaluate(
+        """async () => {
+          const { Passage } = await import("./page/answer.js");
+          const { PassageView } = await import("./page/passage_view.js");
+          const { Sources } = await import("./page/sources.js");
+          const [box, passage] = [document.createElement("div"), new Passage()];
+          const view = new PassageView(box, passage, new Sources([]));
+          const seen = [];
+          for (const text of ["# A\\n", "b *c", "*\\n\\n", "```\\nd", "\\n```", "\\n- e", "\\n- f"]) {
+            passage.append(text, null, seen.length);
+            view.draw(true);
+            seen.push([...box.children]);
+          }
+          const kept = seen.slice(1).map((after, i) => seen[i].filter((each) => after.includes(each)).length);
+          return [kept, [...box.children].map((each) => each.localName + ": " + each.textContent)];
+        }"""
+    )
+    assert found == [[1, 1, 2, 2, 3, 3], ["h3: A", "p: b c", "div: Copyd", "ul: ef"]]
+
+
+def test_reasoning_is_folded_and_not_sent_again(page: Page) -> None:
+    bodies: list[Any] = []
+    thought = chunk("", ["<t>", "Hm", "</t>"], "prompt-lookup", 2)
+    thought["choices"][0]["delta"] = {"reasoning": "Hm", "reasoning_content": "Hm"}
+    answer = stream(thought, chunk("Yes", ["Yes"]))
+
+    def handle(route: Route) -> None:
+        bodies.append(route.request.post_data_json)
+        answer(route)
+
+    page.route("**/chat/completions", handle)
+    choose(page)
+    assert send(page, "x") == "Yes"
+    text = page.locator(".reasoning .text")
+    assert text.is_hidden()
+    page.locator(".reasoning summary").press("Enter")
+    assert text.is_visible() and text.inner_text() == "Hm"
+    send(page, "y")
+    assert [message["content"] for message in bodies[1]["messages"]] == ["x", "Yes", "y"]
+
+
+def test_answers_and_code_are_copied(page: Page) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    found = shown(page, "See:\n```sh\nls\n\npwd\n```")
+    for button, text in (
+        (found.get_by_role("button", name="Copy the code"), "ls\n\npwd"),
+        (page.get_by_role("button", name="Copy the answer"), "See:\n```sh\nls\n\npwd\n```"),
+    ):
+        button.press("Enter")
+        page.get_by_role("button", name="Copied").wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == text
+        page.get_by_role("button", name="Copied").wait_for(state="detached")
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")  # as without HTTPS
+    page.get_by_role("button", name="Copy the code").press("Enter")
+    page.get_by_role("button", name="Copied").wait_for()
+    page.locator("#message").press("Control+V")
+    assert page.locator("#message").input_value() == "ls\n\npwd"
+
+
+def test_an_answer_is_generated_again(browser: Browser, running: Any, client: Any) -> None:
+    with opened(browser, running.url, errors=("ERR_FAILED",)) as page:
+        choose(page)
+        first = send(page, HELLO)
+        send(page, "Again.")
+        page.locator("#max-tokens").fill("4")
+        assert page.get_by_role("button", name="Regenerate").count() == 1  # of the last answer
+        page.get_by_role("button", name="Regenerate").press("Enter")
+        page.get_by_text("4 tokens in").wait_for()
+        assert page.locator("article").count() == 2
+        assert page.locator(".answer .content").last.inner_text() == (
+            asked(client, HELLO, first, "Again.", tokens=4).choices[0].message.content
+        )
+        page.route("**/chat/completions", lambda route: route.abort())
+        page.get_by_role("button", name="Regenerate").press("Enter")
+        page.get_by_text("the server cannot be reached").wait_for()
+        assert page.locator("article").count() == 2 and sum(legend(page).values()) == 4
+
+
+def test_a_conversation_is_kept_over_a_reload(page: Page, client: Any) -> None:
+    choose(page)
+    first = send(page, HELLO)
+    before = [legend(page), page.locator("#step-words").inner_text(), page.locator("#status").inner_text()]
+    page.reload()
+    page.locator("article").wait_for()
+    choose(page)
+    assert before == [
+        legend(page),
+        page.locator("#step-words").inner_text(),
+        page.locator("#status").inner_text(),
+    ]
+    assert page.locator(".answer .content").inner_text() == first
+    assert page.locator(".answer > .note").inner_text() == "The limit on tokens was reached."
+    second = send(page, "Again.")
+    assert second == asked(client, HELLO, first, "Again.").choices[0].message.content
+    page.locator("#restart").click()
+    page.reload()
+    page.locator("#method option").first.wait_for(state="attached")
+    assert page.locator("article").count() == 0 and page.locator(".welcome").is_visible()
+    page.evaluate("localStorage.setItem('outpace-conversation zoo', '{broken')")
+    page.reload()
+    page.locator("#method option").first.wait_for(state="attached")
+    assert page.locator("article").count() == 0
+
+
+@pytest.mark.slow
+def test_a_conversation_that_is_too_long_to_be_kept_says_so(page: Page) -> None:
+    choose(page)
+    page.evaluate("localStorage.setItem('filled', 'x'.repeat(5 * 2 ** 20 - 100))")
+    send(page, HELLO)
+    page.get_by_text("too long for this browser to keep").wait_for()
+    assert page.locator("article").count() == 1
+
+
+def test_a_model_without_a_chat_template_continues_texts(browser: Browser, model: Any, serve: Any) -> None:
+    with (
+        serve(model, "prompt-lookup", chat_template="") as running,
+        opened(browser, running.url) as page,
+    ):
+        page.locator("#method option").first.wait_for(state="attached")
+        assert "no chat template" in page.locator(".welcome").inner_text()
+        assert page.get_by_label("Beginning of a text").is_visible()
+        assert page.get_by_label("System prompt").is_hidden() and page.locator("#formatted").is_hidden()
+        page.locator("#max-tokens").fill("12")
+        text = send(page, "Once upon a time")
+        expected = running.client().completions.create(
+            model="zoo", prompt="Once upon a time", temperature=0, max_tokens=12
+        )
+        assert text == expected.choices[0].text
+        assert sum(legend(page).values()) == 12 and page.locator("#tree .node").count() > 1
+        assert page.locator("article h2").all_inner_texts() == ["Text", "Continuation"]
+        send(page, "Once upon a time")
+        assert page.locator(".answer .content").all_inner_texts() == [text, text]
+
+
+@pytest.mark.slow
 def test_text_that_was_held_back_keeps_its_source(page: Page) -> None:
     chunks = [chunk("He", ["Hello", " you"], "prompt-lookup", 1), chunk("llo you now", [" now"])]
     page.route("**/chat/completions", stream(*chunks))
@@ -312,8 +560,7 @@ def test_text_that_was_held_back_keeps_its_source(page: Page) -> None:
     assert [
         (run.inner_text(), run.get_attribute("title")) for run in page.locator(".text .source").all()
     ] == [
-        ("He", f"step 1: {lookup}"),
-        ("llo", f"step 1: {lookup}"),
+        ("Hello", f"step 1: {lookup}"),
         (" you", f"step 1: {target}"),
         (" now", f"step 2: {target}"),
     ]
@@ -353,7 +600,7 @@ def test_an_answer_that_breaks_off_says_so(page: Page) -> None:
         choose(page)
         enter(page, HELLO)
         page.get_by_text(words).wait_for()
-        assert page.locator(".answer .text").last.inner_text() == "He"
+        assert page.locator(".answer .content").last.inner_text() == "He"
         assert page.locator(".answer .note").last.inner_text() == "The answer is not complete."
         page.unroute("**/chat/completions")
 
@@ -364,17 +611,17 @@ def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, model: Any, s
         opened(browser, running.url, errors=("status of 401", "status of 429")) as page,
     ):
         page.get_by_label("API key").wait_for()
-        assert "API key is missing or wrong" in page.locator("#failure").inner_text()
+        assert page.locator("#failure").inner_text() == "This server asks for an API key."
         for key in ("wrong", "right"):
             page.get_by_label("API key").fill(key)
             page.get_by_label("API key").press("Enter")
+            if key == "wrong":
+                page.get_by_text("Wrong key: enter another.").wait_for()
         page.locator("#key-form").wait_for(state="hidden")
         choose(page, tokens=4)
         assert len(send(page, HELLO)) > 1
-        stored = page.evaluate(
-            "[Object.values(sessionStorage), Object.values(localStorage), document.cookie]"
-        )
-        assert stored == [["right"], [], ""]
+        stored = page.evaluate("[Object.values(sessionStorage), Object.keys(localStorage), document.cookie]")
+        assert stored == [["right"], ["outpace-conversation zoo"], ""]
         enter(page, "Again.")
         page.get_by_text("more than 1 requests in a minute").wait_for()
         page.locator("#send").wait_for()
@@ -408,7 +655,7 @@ def test_nothing_is_wider_than_a_phone(browser: Browser, running: Any) -> None:
         page.locator("#max-tokens").evaluate("each => each.value = 8")  # hidden on a phone
         send(page, "A" * 200)
         assert page.evaluate(too_wide) is False
-        toggle = page.get_by_role("button", name="Drafts")
+        toggle = page.get_by_role("button", name="Drafts & settings")
         assert toggle.get_attribute("aria-expanded") == "false" and page.locator("#panel").is_hidden()
         toggle.click()
         assert toggle.get_attribute("aria-expanded") == "true" and page.locator("#panel").is_visible()
@@ -429,19 +676,21 @@ def test_every_control_is_reached_by_tab_and_has_a_name(page: Page) -> None:
     send(page, HELLO)
     page.locator("#message").focus()
     reached = list[str]()
+    name = "each => each.id || each.textContent"
+    focused = (
+        "getComputedStyle(document.activeElement).outlineStyle, document.activeElement === document.body"
+    )
     for _ in range(40):
         page.keyboard.press("Tab")
-        found = page.evaluate(
-            "[document.activeElement.id, getComputedStyle(document.activeElement).outlineStyle]"
-        )
-        if found[0] in reached:
+        found, outline, is_body = page.evaluate(f"[({name})(document.activeElement), {focused}]")
+        if found in reached:
             break
-        if found[0]:
-            reached.append(found[0])
-            assert found[1] == "solid", found
+        if not is_body:
+            reached.append(found)
+            assert outline == "solid", found
     controls = page.locator("button, input, select, textarea")
-    usable = {each.get_attribute("id") for each in controls.all() if each.is_visible() and each.is_enabled()}
-    assert usable <= {*reached, "message"} and {"conversation", "tree"} <= set(reached)
+    usable = {each.evaluate(name) for each in controls.all() if each.is_visible() and each.is_enabled()}
+    assert usable <= {*reached, "message"} and {"conversation", "tree", "Copy", "Regenerate"} <= set(reached)
     for each in controls.all():
         assert each.evaluate("each => each.labels.length || each.textContent"), each
     live = page.get_by_role("log")

@@ -48,6 +48,22 @@ def test_steps_are_only_in_streams_that_ask_for_them(client: Any) -> None:
     assert caught.value.body["param"] == "include_steps"
 
 
+def test_continuations_of_texts_have_steps_too(client: Any) -> None:
+    given = {"model": "zoo", "prompt": "Say hello", "max_tokens": 24, "temperature": 0, "stream": True}
+    extra = {"include_steps": True, "include_metrics": True}
+    chunks = list(client.completions.create(**given, extra_body=extra))
+    text = "".join(chunk.choices[0].text for chunk in chunks)
+    steps = [step for chunk in chunks if (step := getattr(chunk.choices[0], "step", None))]
+    assert text and text == "".join(token for step in steps for token in step["tokens"])
+    assert (
+        sum(len(step["accepted"]) for step in steps)
+        == (chunks[-1].metrics["speculative_decoding"]["num_accepted_tokens"])
+    )
+    assert not any(hasattr(chunk.choices[0], "step") for chunk in client.completions.create(**given))
+    with pytest.raises(openai.BadRequestError, match="include_steps needs stream"):
+        client.completions.create(**given | {"stream": False}, extra_body={"include_steps": True})
+
+
 def test_a_step_names_what_drafted_it(client: Any) -> None:
     text, steps, _ = answer(client, extra={"speculation": False})
     assert all((step["method"], step["draft"], step["accepted"]) == (None, [], []) for step in steps)

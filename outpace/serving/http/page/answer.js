@@ -1,4 +1,4 @@
-/** The state of one answer: which tokens were drafted, and how fast it is generated. */
+/** The state of one answer: its text, which tokens were drafted, and how fast it is generated. */
 
 /**
  * A step as the server reports it, see the field `step` of chunks in docs/serving.md.
@@ -10,18 +10,29 @@
  * @property {string[]} tokens texts of the generated tokens: the accepted ones, then the bonus token
  */
 
-/**
- * Text of one source.
- *
- * @typedef {object} Run
- * @property {string} text
- * @property {string | null} source method that drafted it, or null: the target wrote it
- * @property {number} step index of the step that generated it
- */
+/** Text that steps generated, divided by what wrote it. */
+export class Passage {
+  text = "";
+  /**
+   * Parts of the text in their order; `end` is the offset behind a part, `source` the method that drafted it or
+   * null for the target, `step` the index of the step that generated it.
+   *
+   * @type {{end: number, source: string | null, step: number}[]}
+   */
+  runs = [];
+
+  append(text, source, step) {
+    this.text += text;
+    const last = this.runs.at(-1);
+    if (last?.source === source && last.step === step) last.end = this.text.length;
+    else this.runs.push({ end: this.text.length, source, step });
+  }
+}
 
 /** Collects the chunks of one answer. */
 export class Answer {
-  text = "";
+  content = new Passage();
+  reasoning = new Passage();
   /** @type {Step[]} */
   steps = [];
   numTokens = 0;
@@ -29,32 +40,35 @@ export class Answer {
   numAccepted = 0;
   /** number of generated tokens by source @type {Map<string | null, number>} */
   numBySource = new Map();
+  firstTime = null; // of the first step, in milliseconds
+  lastTime = null;
   #expected = []; // {text, source, step}: parts of the text that steps have generated and no chunk has brought
-  #hasReasoned = false; // the last text was reasoning
-  #firstTime = null; // of the first step, in milliseconds
-  #lastTime = null;
+
+  /** The answer of which `toJSON` gave this value. */
+  static from(saved) {
+    const answer = Object.assign(new Answer(), saved);
+    answer.content = Object.assign(new Passage(), saved.content);
+    answer.reasoning = Object.assign(new Passage(), saved.reasoning);
+    answer.numBySource = new Map(saved.numBySource);
+    return answer;
+  }
+
+  toJSON() {
+    return { ...this, numBySource: [...this.numBySource] };
+  }
 
   /**
    * Add a chunk of the response's stream.
    *
    * @param {any} chunk
    * @param {number} now milliseconds
-   * @returns {Run[]} the new text
    */
   add(chunk, now) {
     const [choice] = chunk.choices;
     if (choice?.step) this.#addStep(choice.step, now);
-    const { reasoning, content } = choice?.delta ?? {};
-    if (reasoning) {
-      this.#hasReasoned = true;
-      return this.#take(reasoning);
-    }
-    if (!content) return [];
-    this.text += content;
-    const runs = this.#take(content);
-    if (this.#hasReasoned && runs.length) runs.unshift({ ...runs[0], text: "\n\n", source: null });
-    this.#hasReasoned = false;
-    return runs;
+    const { reasoning, content = choice?.text } = choice?.delta ?? {};
+    if (reasoning) this.#take(reasoning, this.reasoning);
+    if (content) this.#take(content, this.content);
   }
 
   /** What it took to generate the answer, in words. */
@@ -74,7 +88,7 @@ export class Answer {
 
   /** Tokens per second after the first step, which also reads the prompt; null before the second step. */
   get tokensPerSecond() {
-    const seconds = (this.#lastTime - this.#firstTime) / 1000;
+    const seconds = (this.lastTime - this.firstTime) / 1000;
     return seconds > 0 ? (this.numTokens - this.steps[0].tokens.length) / seconds : null;
   }
 
@@ -84,8 +98,8 @@ export class Answer {
   }
 
   #addStep(step, now) {
-    this.#firstTime ??= now;
-    this.#lastTime = now;
+    this.firstTime ??= now;
+    this.lastTime = now;
     step.tokens.forEach((text, index) => {
       const source = index < step.accepted.length ? step.method : null;
       this.numBySource.set(source, (this.numBySource.get(source) ?? 0) + 1);
@@ -97,22 +111,18 @@ export class Answer {
     this.numAccepted += step.accepted.length;
   }
 
-  /** Divide new text by source. It may be behind the steps' text, never ahead of it, and lacks the tags around
-   * reasoning. */
-  #take(text) {
+  /** Append new text to a passage, divided by source. It may be behind the steps' text, never ahead of it, and
+   * lacks the tags around reasoning. */
+  #take(text, passage) {
     this.#skip(this.#expected.map((part) => part.text).join("").indexOf(text));
-    const runs = [];
     while (text && this.#expected.length) {
       const part = this.#expected[0];
       const length = Math.min(part.text.length, text.length);
-      const last = runs.at(-1);
-      if (last?.source === part.source && last.step === part.step) last.text += text.slice(0, length);
-      else if (length) runs.push({ text: text.slice(0, length), source: part.source, step: part.step });
+      if (length) passage.append(text.slice(0, length), part.source, part.step);
       text = text.slice(length);
       part.text = part.text.slice(length);
       if (!part.text) this.#expected.shift();
     }
-    return runs;
   }
 
   /** Leave out so many characters of the steps' text. */

@@ -4,8 +4,7 @@ import { Conversation } from "./conversation.js";
 import { byId } from "./elements.js";
 import { clearFailure, showFailure } from "./failure.js";
 import { servedModel } from "./server.js";
-import { apiKey, invalidSetting, keepApiKey, offerMethods } from "./settings.js";
-import { Sources } from "./sources.js";
+import { apiKey, fitSettings, invalidSetting, keepApiKey, offerMethods } from "./settings.js";
 
 const MAX_LINES = 8; // of the message's field
 
@@ -19,7 +18,9 @@ async function connect() {
     byId("model").textContent = model.id;
     document.title = `${model.id} – outpace`;
     offerMethods(model.methods);
-    conversation = new Conversation(new Sources(model.methods));
+    fitSettings(model.chat);
+    conversation = new Conversation(model);
+    conversation.format(model.chat && byId("formatted").checked);
   } catch (error) {
     showFailure(error);
   }
@@ -80,6 +81,7 @@ byId("restart").addEventListener("click", () => {
 byId("colours").addEventListener("change", (event) => {
   document.body.classList.toggle("plain", !event.target.checked);
 });
+byId("formatted").addEventListener("change", (event) => conversation?.format(event.target.checked));
 byId("show-panel").addEventListener("click", () => {
   showPanel(!document.body.classList.contains("panel-shown"));
 });

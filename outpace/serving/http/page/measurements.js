@@ -9,7 +9,8 @@ export function showFigures(answer) {
   const { acceptanceLength, acceptanceRate, tokensPerSecond } = answer;
   byId("length").textContent = fixed(acceptanceLength, 2);
   byId("rate").textContent = acceptanceRate === null ? UNKNOWN : `${(100 * acceptanceRate).toFixed(0)} %`;
-  byId("drafted").textContent = `${answer.numAccepted} of ${answer.numDrafted} draft tokens`;
+  const counts = answer.numDrafted ? `${answer.numAccepted} of ${answer.numDrafted}` : "of";
+  byId("drafted").textContent = `${counts} draft tokens`;
   byId("speed").textContent = fixed(tokensPerSecond, 1);
 }
 
@@ -25,7 +26,7 @@ export function clearSpeedup() {
  */
 export function showSpeedup(answer, plain) {
   byId("speedup").textContent = `${fixed(answer.tokensPerSecond / plain.tokensPerSecond, 2)}×`;
-  const text = answer.text === plain.text ? "same text" : "another text";
+  const text = answer.content.text === plain.content.text ? "same text" : "another text";
   byId("plain").textContent = `plain: ${fixed(plain.tokensPerSecond, 1)} tokens/s, ${text}`;
 }
 

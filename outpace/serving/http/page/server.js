@@ -16,11 +16,13 @@ export class ServerError extends Error {
   }
 }
 
+/** @typedef {{id: string, methods: string[], chat: boolean}} Model `chat`: it answers messages, not only texts */
+
 /**
  * The served model.
  *
  * @param {string | null} key API key
- * @returns {Promise<{id: string, methods: string[], max_model_len: number}>}
+ * @returns {Promise<Model>}
  * @throws {ServerError}
  */
 export async function servedModel(key) {
@@ -29,15 +31,15 @@ export async function servedModel(key) {
 }
 
 /**
- * The chunks of a chat completion.
+ * The chunks of the answer to messages, or of the continuation of a text.
  *
- * @param {object} body of the request, without `stream`
+ * @param {object} body of the request, with `messages` or `prompt` and without `stream`
  * @param {string | null} key API key
  * @param {AbortSignal} signal by which the request is stopped; AbortError is thrown then
  * @throws {ServerError}
  */
-export async function* chat(body, key, signal) {
-  const response = await call("v1/chat/completions", key, {
+export async function* answers(body, key, signal) {
+  const response = await call("messages" in body ? "v1/chat/completions" : "v1/completions", key, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ ...body, stream: true }),
@@ -63,6 +65,9 @@ async function call(path, key, options) {
     throw new ServerError("the server cannot be reached: check that it runs, then send the message again");
   }
   if (response.ok) return response;
+  if (response.status === UNAUTHORIZED) {
+    throw new ServerError(key ? "Wrong key: enter another." : "This server asks for an API key.", UNAUTHORIZED);
+  }
   const found = await response.json().catch(() => null); // a proxy's error may be no JSON
   throw new ServerError(found?.error?.message ?? `the server answered with status ${response.status}`, response.status);
 }

@@ -15,7 +15,7 @@ export class Sources {
   className(source) {
     if (source === null) return "source target";
     if (source === PREDICTION) return "source prediction";
-    return `source method-${this.#methods.indexOf(source) % NUM_COLOURS}`;
+    return `source method-${Math.max(0, this.#methods.indexOf(source)) % NUM_COLOURS}`;
   }
 
   /** @param {string | null} source null: the target */

@@ -20,7 +20,7 @@ from outpace.serving.http.schemas.chat import ChatBody
 from outpace.serving.http.schemas.messages import reasoning_fields, text_of
 from outpace.serving.http.service import Service
 from outpace.serving.http.sse import DONE, STREAMED, event
-from outpace.serving.http.step_format import step_fields
+from outpace.serving.http.step_format import check_steps, step_fields
 from outpace.serving.http.tools import Tool
 from outpace.serving.http.usage import metrics, usage
 from outpace.serving.request import Finished, GenerationRequest
@@ -41,8 +41,7 @@ def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest],
     """Check a body. Returns a generation request per sample, and what formats their output as a response."""
     if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: set it to true", param="top_logprobs")
-    if body.include_steps and not body.stream:
-        raise ApiError(400, "include_steps needs stream: set it to true", param="include_steps")
+    check_steps(body)
     last = body.messages[-1]
     if body.continue_final_message and body.add_generation_prompt:
         sentence = (

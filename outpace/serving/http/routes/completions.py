@@ -22,6 +22,7 @@ from outpace.serving.http.logprob_formats import (
 from outpace.serving.http.schemas.completions import CompletionBody
 from outpace.serving.http.service import Service
 from outpace.serving.http.sse import DONE, STREAMED, event
+from outpace.serving.http.step_format import check_steps, step_fields
 from outpace.serving.http.usage import metrics, usage
 from outpace.serving.request import Finished, GenerationRequest
 
@@ -40,6 +41,7 @@ def completions(service: Service) -> APIRouter:
 def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationRequest], _Answer]:
     """Check a body. Returns a generation request per sample, and what formats their output as a response."""
     service.check_model(body.model)
+    check_steps(body)
     n = body.n or 1
     if body.suffix and (body.echo or body.prompt_logprobs is not None):
         sentence = "suffix cannot be combined with echo or prompt_logprobs: leave out one of them"
@@ -61,6 +63,7 @@ def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationReq
         num_top=body.logprobs,
         num_prompt_top=body.num_prompt_top,
         generates=body.generates,
+        include_steps=bool(body.include_steps),
     )
     texts = [
         (prompt if isinstance(prompt, str) else service.tokenizer.decode(prompt)) if body.echo else ""
@@ -80,7 +83,7 @@ class _Answer:
         echoes: Sequence[str],  # the text that precedes each sample
     ) -> None:
         self._service, self._body, self._echoes = service, body, echoes
-        self._requests = requests
+        self._requests, self._method = requests, requests[0].method or service.methods[0]
         self._places = [
             TextPlaces(service.bytes_of, request.prompt, request.settings.shown, offset=len(echo))
             for request, echo in zip(requests, echoes, strict=True)
@@ -113,8 +116,8 @@ class _Answer:
         results: list[Result] = []
         usage_of_chunks = {"usage": None} if self._body.include_usage else {}
 
-        def chunk(index: int, text: str, logprobs: Any = None, reason: str | None = None) -> dict[str, Any]:
-            choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+        def chunk(index: int, text: str, **fields: Any) -> dict[str, Any]:
+            choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None} | fields
             return self._head | {"choices": [choice]} | usage_of_chunks
 
         try:
@@ -124,12 +127,12 @@ class _Answer:
             async for index, each in generation.events():
                 if isinstance(each, Finished):
                     results.append(each.result)
-                    last = chunk(index, "", None, each.result.finish_reason)
+                    last = chunk(index, "", finish_reason=each.result.finish_reason)
                     if len(results) == len(self._echoes) and not self._body.include_usage:
                         last |= metrics(self._body, results)
                     yield event(last)
-                elif isinstance(each, Piece) and (each.text or each.logprobs):
-                    yield event(chunk(index, each.text, self._logprobs(each, self._places[index])))
+                elif isinstance(each, Piece) and (each.text or each.logprobs or each.step):
+                    yield event(chunk(index, each.text, **self._fields(index, each)))
             if self._body.include_usage:
                 yield event(self._head | {"choices": []} | self._counts(results))
         except ApiError as error:
@@ -151,6 +154,13 @@ class _Answer:
         if num_top is None or result.prompt_logprobs is None:
             return {}
         return {"prompt_logprobs": prompt_entries(result.prompt_logprobs, num_top, self._service.bytes_of)}
+
+    def _fields(self, index: int, piece: Piece) -> dict[str, Any]:
+        """What a chunk says of a piece besides its text."""
+        fields = {"logprobs": self._logprobs(piece, self._places[index])}
+        if piece.step is not None:
+            fields["step"] = step_fields(piece.step, self._method, self._service.bytes_of)
+        return fields
 
     def _logprobs(self, output: Result | Piece, place_of: TextPlaces) -> dict[str, Any] | None:
         if output.logprobs is None:

@@ -20,6 +20,7 @@ def models(service: Service) -> APIRouter:
         "owned_by": "outpace",
         "max_model_len": service.max_length,  # tokens of prompt and output; vLLM's name
         "methods": service.methods,  # names that `speculation.method` takes
+        "chat": service.has_chat_template,  # whether it answers messages, or only continues texts
     }
 
     @router.get("/v1/models")

@@ -11,6 +11,7 @@ from outpace.serving.http.schemas.closed import Closed
 from outpace.serving.http.schemas.conversation import ConversationBody, Effort
 from outpace.serving.http.schemas.fields import MAX_MESSAGES, MAX_SAMPLES, Body, Flag, NumTop, Whole
 from outpace.serving.http.schemas.messages import Content, Message
+from outpace.serving.http.schemas.steps import SteppedBody
 
 
 class JsonSchema(Closed):
@@ -64,7 +65,7 @@ class PredictedContent(BaseModel):
     content: Content
 
 
-class ChatBody(ConversationBody):
+class ChatBody(ConversationBody, SteppedBody):
     """The JSON body of POST /v1/chat/completions."""
 
     # the chat template decides about special tokens
@@ -85,7 +86,6 @@ class ChatBody(ConversationBody):
     # extensions that vLLM's server has too
     add_generation_prompt: Flag | None = None  # None: unless the last message is continued
     continue_final_message: Flag | None = None
-    include_steps: Flag | None = None  # extension: drafts and accepted tokens in the chunks of a stream
 
     @property
     def effort(self) -> Effort | None:

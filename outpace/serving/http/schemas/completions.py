@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Strict, Tag
 
-from outpace.serving.http.schemas.fields import MAX_SAMPLES, Flag, NumTop, SamplingBody, Whole
+from outpace.serving.http.schemas.fields import MAX_SAMPLES, Flag, NumTop, Whole
+from outpace.serving.http.schemas.steps import SteppedBody
 
 MAX_TOKENS = 16  # the default of this route in OpenAI's API
 
@@ -29,7 +30,7 @@ Prompt = Annotated[
 ]
 
 
-class CompletionBody(SamplingBody):
+class CompletionBody(SteppedBody):
     """The JSON body of POST /v1/completions."""
 
     prompt: Prompt  # texts or token ids
