@@ -7,7 +7,7 @@ import shutil
 import warnings
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
@@ -22,7 +22,7 @@ from outpace.models.vocabulary import END, CrossVocabularyDraft, Vocabulary
 from outpace.proof.enumeration import BOUND
 from outpace.proof.reference import Logits, table_logits
 
-IMPOSSIBLE = -1000.0  # logit whose probability underflows to exactly 0
+IMPOSSIBLE = -2000.0  # logit whose probability underflows to exactly 0, at temperatures up to 2 too
 TEXTS, TEXT_LENGTH = 24, 14  # number of `Models.texts`, and tokens in each
 GREEDY_LENGTH = 12  # tokens of `Models.greedy_text`
 FLOAT32_BOUND = 1e-5  # largest difference of a probability attributed to rounding, in float32
@@ -113,6 +113,24 @@ def peaked_tables(vocab: int = 3) -> Models:
         table_logits(target.logits, target.state),
         cross_vocabulary(TableTarget(len(DRAFT_STRINGS), seed=4, order=1), vocab),
     )
+
+
+def long_tables(vocab: int = 3) -> Models:
+    """Table models in which few texts have more than one possible next token, so that texts and drafts of
+    more than a dozen tokens are enumerated in few runs."""
+    target, drafts = _peaked(vocab, order=3, branching=0.12, dtype=torch.float64)
+    return Models(
+        "table of few choices",
+        target,
+        drafts,
+        table_logits(target.logits, target.state),
+        cross_vocabulary(TableTarget(len(DRAFT_STRINGS), seed=4, order=1), vocab),
+    )
+
+
+def broad_tables(vocab: int = 5) -> Models:
+    """Table models in which every one of five tokens can follow: a node can have more than three siblings."""
+    return replace(tables(vocab), name=f"table of {vocab} tokens")
 
 
 def wide_tables(vocab: int = 20) -> Models:

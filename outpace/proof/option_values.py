@@ -15,7 +15,7 @@ THRESHOLD = 0.4  # tested value of options of type float: probabilities or thres
 
 
 def choices(
-    recipe: Recipe, models: Models, shapes: Sequence[tuple[int, ...]] = (), *, doubled: bool = False
+    recipe: Recipe, models: Models, shapes: Sequence[tuple[int, ...]] = (), *, factor: int = 1
 ) -> Iterator[dict[str, Any]]:
     """Option values to test a recipe with, as keyword arguments: defaults first, then one option changed at a
     time.
@@ -23,9 +23,9 @@ def choices(
     The defaults are combined with each of the tree shapes in `shapes` (empty: the recipe's default shape),
     and with the recipe's `proven_with` in place of the defaults of these options.
     Options changed: bool (negated), float (`THRESHOLD`), Literal (each value), optional models (given); with
-    `doubled` also int, to twice the default. Of options of which one must be given, the defaults have the
-    first; each of the others takes its place in turn. TypeError for an option without a default that is not a
-    model.
+    a `factor` above 1 also int, to so many times the default. Of options of which one must be given, the
+    defaults have the first; each of the others takes its place in turn. TypeError for an option without a
+    default that is not a model.
     """
     hints = get_type_hints(recipe.build)
     base = {name: value for name, hint in hints.items() if (value := _fixture(hint, models)) is not None}
@@ -47,8 +47,8 @@ def choices(
             yield {**starts[0], name: not default}
         elif hint is float:
             yield {**starts[0], name: THRESHOLD}
-        elif hint is int and doubled:
-            yield {**starts[0], name: 2 * default}
+        elif hint is int and factor > 1:
+            yield {**starts[0], name: factor * default}
         elif hint == tuple[Target, ...] and len(models.drafts) > 1:
             # every order of siblings multiplies the runs, so several drafters have one candidate each
             yield {**starts[0], name: models.drafts, **({widths: (1,)} if widths else {})}

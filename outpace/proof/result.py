@@ -75,7 +75,7 @@ class Proof:
         if not self.drafts:
             return f"EMPTY: deepest accepted {self.deepest} of {self.allowed}"
         if not self.shows_loss:
-            return "EMPTY: on these models the stated reference is plain decoding: set proven_with"
+            return "EMPTY: on these models the stated reference is plain decoding: give @recipe proven_with"
         if self.loss is not None:
             return "as stated"
         return "exact at temperature 0" if self.temperatures == (0.0,) else "exact"

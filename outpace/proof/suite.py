@@ -3,14 +3,15 @@ small transformers models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from outpace.core.contract_checks import ContractError, check_sums
-from outpace.core.contracts import Guarantee, Parts, Recipe
+from outpace.core.contracts import Guarantee, Parts, Recipe, Step, Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
@@ -27,6 +28,8 @@ from outpace.proof.enumeration import (
 from outpace.proof.joint import Group, enumerate_joint, largest_joint_error, prove_together
 from outpace.proof.models import (
     Models,
+    broad_tables,
+    long_tables,
     peaked_tables,
     recurrent_models,
     tables,
@@ -36,6 +39,7 @@ from outpace.proof.models import (
 from outpace.proof.mutants.catalogue import Mutant, variants
 from outpace.proof.mutants.joint import JointMutant, joint_variants
 from outpace.proof.mutants.late_faults import DEEP, deep_faults, wide_faults
+from outpace.proof.mutants.rare_faults import rare_faults
 from outpace.proof.mutants.recurrent_path import recurrent_mutants
 from outpace.proof.mutants.transformers_path import transformers_mutants
 from outpace.proof.option_values import choices, plain
@@ -51,10 +55,48 @@ SMALL, QUICK, EXHAUSTIVE = 400, 3_000, 20_000  # maximum runs of one proof; one 
 LONGEST = 18  # maximum number of new tokens of a request with temperature > 0
 BATCH = 256  # rows decoded in one batch, one run each
 PROMPTS = ((0, 1, 2, 0, 1), (2, 2), (1,), (1, 0, 2))
-# prompts decoded beforehand, for drafters that learn
+# prompts decoded beforehand, for drafters that learn and for parts that have been used
 HISTORY = ((0, 1, 2, 0, 1, 2), (2, 0, 1), (1, 1, 0), (2, 2))
+MANY = 200  # steps that parts have decoded which have been used
 CAUGHT = 1e-4  # error of a probability above which a mutant counts as detected
 PART = 13  # requests of one proof of pairs of sampling parameters
+
+
+def ragged(tokens: int, top_k: int = 0, prompt: tuple[int, ...] = (0, 1, 2, 0, 1, 2, 0)) -> list[Case]:
+    """Four requests of different lengths, temperatures, limits and stop tokens, decoded in one batch;
+    `prompt` is the first one's."""
+
+    def params(temperature: float, max_tokens: int, stop: tuple[int, ...] = ()) -> SamplingParams:
+        return SamplingParams(temperature, top_k=top_k, max_tokens=max_tokens, stop=stop)
+
+    return [
+        Case(prompt, params(1.0, tokens)),
+        Case((2,), params(0.7, tokens - 1, (1,))),
+        Case((1, 1, 0, 1, 1), params(0.0, tokens + 2)),
+        Case((0, 2, 2), params(1.0, tokens - 1, (0, 2))),
+    ]
+
+
+def late(tokens: int) -> list[Case]:
+    """Four requests like those of `ragged`, after prompts of up to 49 tokens and at temperatures above 1."""
+
+    def params(temperature: float, max_tokens: int, stop: tuple[int, ...] = ()) -> SamplingParams:
+        return SamplingParams(temperature, max_tokens=max_tokens, stop=stop)
+
+    return [
+        Case((0, 1, 2, 0, 1, 2, 0) * 7, params(1.5, tokens)),
+        Case((2,), params(1.2, tokens - 1, (1,))),
+        Case((1, 1, 0, 1, 1) * 4, params(0.0, tokens + 2)),
+        Case((0, 2, 2) * 11, params(1.0, tokens)),
+    ]
+
+
+def two(tokens: int, top_k: int = 0) -> list[Case]:
+    """A sampled and a greedy request, for trees so wide that more would take too many runs."""
+    return [
+        Case((0, 1, 2, 0, 1), SamplingParams(1.0, top_k=top_k, max_tokens=tokens)),
+        Case((2,), SamplingParams(0.0, max_tokens=tokens)),
+    ]
 
 
 @dataclass(frozen=True)
@@ -65,18 +107,46 @@ class Plan:
     shapes: tuple[tuple[int, ...], ...]  # widths per level of the draft trees; empty: the recipe's default
     more_shapes: tuple[tuple[int, ...], ...] = ()  # additional shapes of an exhaustive proof
     varied: bool = True  # also test with each option changed in turn
-    doubled: bool = False  # also change options of type int, to twice their default
+    factor: int = 1  # above 1: also change options of type int, to so many times their default
+    numbers_only: bool = False  # change no options but those
     settings: int = 1  # number of option combinations that are also tested with sampling parameters
     alone: bool = True  # also test the default options with batches of one request
     top_k: int = 0  # top_k of the sampled requests: fewer continuations, so longer texts
     most: int = QUICK  # maximum runs of a proof with default options and one of the shapes
     most_varied: int = 300  # maximum runs of a proof with a changed option
+    requests: Callable[[int], list[Case]] = ragged  # maximum number of new tokens -> requests
+    narrower: Callable[[int], list[Case]] | None = None  # where these take too many runs
+    used: bool = False  # whether the parts have decoded hundreds of steps before
+    predicted: bool = True  # also test with a predicted output
     more: int = 1_000  # of a proof that is repeated because no draft was accepted at depth 2
 
 
 PLANS = {
     "table": Plan(tables, ((2,), (1, 2), (2, 1), (2, 2)), ((3, 1), (1, 1)), settings=2, alone=False),
-    "peaked": Plan(peaked_tables, (), doubled=True, settings=0, most=1_000),
+    "peaked": Plan(peaked_tables, (), factor=2, settings=0, most=1_000),
+    "long": Plan(
+        long_tables,
+        (),
+        factor=3,
+        numbers_only=True,
+        alone=False,
+        settings=0,
+        most=150,
+        most_varied=100,
+        requests=late,
+        used=True,
+    ),
+    "broad": Plan(
+        broad_tables,
+        ((4,),),
+        varied=False,
+        alone=False,
+        settings=0,
+        most=300,
+        requests=two,
+        narrower=partial(two, top_k=2),  # for four draws with replacement
+        predicted=False,
+    ),
     "wide": Plan(wide_tables, ((1, 1, 1),), varied=False, alone=False, settings=0, most=1_000),
     "transformers": Plan(
         transformers_models,
@@ -101,21 +171,6 @@ PLANS = {
 }
 
 
-def ragged(tokens: int, top_k: int = 0, prompt: tuple[int, ...] = (0, 1, 2, 0, 1, 2, 0)) -> list[Case]:
-    """Four requests of different lengths, temperatures, limits and stop tokens, decoded in one batch;
-    `prompt` is the first one's."""
-
-    def params(temperature: float, max_tokens: int, stop: tuple[int, ...] = ()) -> SamplingParams:
-        return SamplingParams(temperature, top_k=top_k, max_tokens=max_tokens, stop=stop)
-
-    return [
-        Case(prompt, params(1.0, tokens)),
-        Case((2,), params(0.7, tokens - 1, (1,))),
-        Case((1, 1, 0, 1, 1), params(0.0, tokens + 2)),
-        Case((0, 2, 2), params(1.0, tokens - 1, (0, 2))),
-    ]
-
-
 def prove(
     recipe: Recipe, models: Models, plan: Plan = PLANS["table"], *, exhaustive: bool = False
 ) -> Iterator[Proof]:
@@ -127,10 +182,12 @@ def prove(
     """
     most = EXHAUSTIVE if exhaustive else plan.most
     shapes = (*plan.shapes, *plan.more_shapes) if exhaustive else plan.shapes
-    options = list(choices(recipe, models, shapes, doubled=plan.doubled))
+    options = list(choices(recipe, models, shapes, factor=plan.factor))
     if not (plan.varied or exhaustive):
         options = options[: max(1, len(shapes))]
-    requests = partial(ragged, top_k=plan.top_k)
+    if plan.numbers_only:
+        options = [options[0], *(each for each in options if _changes_a_number(recipe, each, options[0]))]
+    requests = partial(ragged, top_k=plan.top_k) if plan.top_k else plan.requests
     if plan.top_k:  # a draft copied from another prompt may hold no token that top-k leaves
         requests = partial(requests, prompt=models.greedy_text)
 
@@ -144,13 +201,15 @@ def prove(
             return subject.prove(longer, max(most, plan.more))
         return proof
 
-    default = Subject(recipe, options[0], models)
+    default = Subject(recipe, options[0], models, plan.used, plan.narrower)
     first = default.in_used_slots(proven(default, most))
     yield first
     small = default.prove(requests, plan.most_varied) if plan.varied and not exhaustive else first
     for index, each in enumerate(options[1:], 1):
         varied = index >= len(shapes) and not exhaustive
-        proof = proven(Subject(recipe, each, models), plan.most_varied if varied else most)
+        proof = proven(
+            Subject(recipe, each, models, plan.used, plan.narrower), plan.most_varied if varied else most
+        )
         counted = [
             (p.runs, p.outcomes, p.tokens, p.drafted, p.accepted, p.deepest)
             for p in (proof, small if varied else first)
@@ -160,14 +219,26 @@ def prove(
         yield exact_limit(recipe, models, most)
     if plan.alone or exhaustive:
         yield default.prove(requests, SMALL, batch=1)
-    yield default.prove(requests, plan.most_varied, predicted=True)
+    if plan.predicted:
+        yield default.prove(requests, plan.most_varied, predicted=True)
     for index, each in enumerate(options):
         if index < plan.settings or exhaustive:
             # pairs of parameters for two shapes only: siblings at the first level, and siblings below a node
             yield from _prove_settings(Subject(recipe, each, models), most, pairs=exhaustive and index < 2)
-    for each in options if (plan.varied and not plan.doubled) or exhaustive else ():
+    for each in options if (plan.varied and plan.factor == 1) or exhaustive else ():
         if recipe.build(models.target, **each).drafter.drafts_across_rows:
             yield from prove_together(recipe, each, models, exhaustive=exhaustive)
+
+
+def _changes_a_number(recipe: Recipe, options: dict[str, Any], first: dict[str, Any]) -> bool:
+    """Whether an option of type int has another value than in `first`."""
+    defaults = {name: parameter.default for name, parameter in recipe.options.items()}
+    pairs = [
+        (defaults | options)[name] != (defaults | first)[name]
+        for name in defaults
+        if type(defaults[name]) is int
+    ]
+    return any(pairs)
 
 
 def prove_default(recipe: Recipe, models: Models, most: int = 600) -> Proof:
@@ -236,6 +307,8 @@ class Subject:
     recipe: Recipe
     options: dict[str, Any]
     models: Models
+    used: bool = False  # whether verifier and learning drafter have decoded hundreds of steps before
+    narrower: Callable[[int], list[Case]] | None = None  # requests, where those given take too many runs
 
     def in_used_slots(self, proof: Proof) -> Proof:
         """The proof; a FAILED one if a request is decoded differently in a slot of the KV cache that an ended
@@ -259,11 +332,11 @@ class Subject:
         proof."""
         began, models = perf_counter(), self.models
         own = (models.target, *models.drafts, models.cross_vocabulary, models.cross_vocabulary.model)
-        build = row_by_row(
-            lambda: self.recipe.build(models.target, **self.options),
-            _earlier_requests,
-            (*own, *self.options.values()),  # options may be draft heads
-        )
+        shared = (*own, *self.options.values())  # options may be draft heads
+        earlier = partial(_earlier_requests, steps=MANY if self.used else 1)
+        build = row_by_row(lambda: self.recipe.build(models.target, **self.options), earlier, shared)
+        if self.used:
+            build = _used(build, earlier, shared)
         build = controllers_by_row(build)
         parts = self.recipe.build(models.target, **self.options)
         drafter, reference = parts.drafter, parts.reference
@@ -290,6 +363,10 @@ class Subject:
                 most,
             )
         except (Leak, NotRepeatable, TooMany, ContractError) as error:
+            if self.narrower is not None and isinstance(error, TooMany):
+                return replace(self, narrower=None).prove(
+                    self.narrower, most, batch, settings, predicted=predicted
+                )
             return replace(proof, fault=str(error), seconds=perf_counter() - began)
         cases, counts = requests(tokens), found.counts
         return replace(
@@ -342,14 +419,26 @@ def _longest(
     return tokens, found
 
 
-def _earlier_requests(parts: Parts) -> None:
-    """Decode the prompts `HISTORY`, sampled and greedy, for drafters that learn from earlier requests."""
-    for temperature in (1.0, 0.0):
-        texts(
-            parts,
-            HISTORY,
-            [SamplingParams(temperature, max_tokens=8, seed=seed) for seed in range(len(HISTORY))],
-        )
+def _used(
+    build: Callable[[], Parts], earlier: Callable[[Parts], None], shared: Sequence[object]
+) -> Callable[[], Parts]:
+    """A function that returns the parts with a copy of a verifier that has seen the steps of `earlier`."""
+    example = build()
+    earlier(example)
+    memo = {id(each): each for each in shared}
+    return lambda: replace(build(), verifier=copy.deepcopy(example.verifier, dict(memo)))
+
+
+def _earlier_requests(parts: Parts, steps: int) -> None:
+    """Decode the prompts `HISTORY`, sampled and greedy, until that has taken so many steps."""
+    seen, seed = list[Step](), 0
+    while len(seen) < steps:
+        for temperature in (1.0, 0.0):
+            sampling = [
+                SamplingParams(temperature, max_tokens=8, seed=seed + row) for row in range(len(HISTORY))
+            ]
+            texts(parts, HISTORY, sampling, observe=seen.append)
+        seed += len(HISTORY)
 
 
 def mistakes() -> dict[str, Callable[[], float]]:
@@ -364,6 +453,7 @@ def mistakes() -> dict[str, Callable[[], float]]:
     tried |= {mutant.name: partial(_joint_error, mutant, models) for mutant in joint_variants(models.target)}
     for small, faults in ((peaked_tables(), deep_faults), (wide_tables(), wide_faults)):
         tried |= {name: partial(_late_error, build, small) for name, build in faults(small)}
+    tried |= {name: partial(_planned_error, build, PLANS[kind]) for name, kind, build in rare_faults()}
     tried |= {
         mutant.name: lambda mutant=mutant: mutant.error(transformers_models(mutant.window))
         for mutant in transformers_mutants()
@@ -383,6 +473,19 @@ def _mutant_error(mutant: Mutant, models: Models) -> float:
         mutant.build, cases, noise=mutant.noise, target_probs=mutant.target_probs, replays=0
     )
     return largest_error(found, models.logits, cases)
+
+
+def _planned_error(build: Callable[[Target, Sequence[Target]], Parts], plan: Plan) -> float:
+    """The error that the plan's proof of the default options finds."""
+    models = plan.models()
+
+    def mutant(target: Target) -> Parts:
+        return build(target, models.drafts)
+
+    recipe = Recipe("mutant", "", "", "", Guarantee.EXACT, mutant)
+    proof = Subject(recipe, {}, models, plan.used).prove(plan.requests, plan.most)
+    assert proof.error is not None, proof.fault
+    return proof.error
 
 
 def _joint_error(mutant: JointMutant, models: Models) -> float:

@@ -32,6 +32,7 @@ PROMPTS = (
     "12 + 35 =",
     "class Queue:\n",
     "import ",
+    "def area(width, height):\n    return width * height\n\n\n" * 6 + "def volume(",
 )
 MISTAKES = "planted mistakes"
 
@@ -228,7 +229,7 @@ def _print(report: dict[str, Any]) -> None:
         *("method", "models", "options", "batch", "tokens", "outcomes", "runs", "drafted", "accepted"),
         *("deepest", "error", ""),
     )
-    print_table(columns, rows, "Output distributions, enumerated at temperatures 0, 0.7 and 1")
+    print_table(columns, rows, "Output distributions, enumerated at temperatures from 0 to 1.5")
     rows = [
         (m["name"], f"{m['error']:.0e}", "caught" if m["caught"] else "MISSED") for m in report["mistakes"]
     ]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from outpace.api.model import Model
 
 BATCH = 8  # number of requests decoded as one batch
+TEMPERATURES = (1.0, 1.4)  # of the sampled texts, in turn
 TESTS = 2  # tests of sampled tokens per method: on all tokens, and on the second half of each text
 # dtypes to repeat greedy decoding in where outputs differ; the first that the model supports is used
 DTYPES = ("float64", "float32")
@@ -220,8 +221,10 @@ class TargetAudit:
 
         counts = DraftCounts()
         parts = counts.watch(self._builds(recipe, named, self.model)[1]())
+        temperatures = [TEMPERATURES[index % len(TEMPERATURES)] for index in range(self.samples)]
         sampling = [
-            SamplingParams(1.0, max_tokens=self.max_tokens, seed=seed) for seed in range(self.samples)
+            SamplingParams(temperature, max_tokens=self.max_tokens, seed=seed)
+            for seed, temperature in enumerate(temperatures)
         ]
         prompts = [self.prompts[index % len(self.prompts)] for index in range(self.samples)]
         generator = torch.Generator().manual_seed(0)
@@ -229,9 +232,9 @@ class TargetAudit:
         for first in range(0, self.samples, BATCH):
             part = slice(first, first + BATCH)
             found = texts(parts, prompts[part], sampling[part], observe=counts.add)
-            for prompt, text in zip(prompts[part], found, strict=True):
-                probs = forward(self.model.target, [*prompt, *text])[len(prompt) - 1 : -1].softmax(-1)
-                values = uniform_values(probs, text, generator)
+            for prompt, text, temperature in zip(prompts[part], found, temperatures[part], strict=True):
+                logits = forward(self.model.target, [*prompt, *text])[len(prompt) - 1 : -1]
+                values = uniform_values((logits / temperature).softmax(-1), text, generator)
                 everything += values
                 late += values[self.max_tokens // 2 :]
         tests = {"all": g_test(everything, self.false_alarms), "late": g_test(late, self.false_alarms)}
