@@ -111,8 +111,8 @@ def measure(
         float(p.sum() + q.sum())
         if turn > 1:
             read.append(perf_counter() - began)
-            took.append(seconds - target_probs.seconds)
-            warped.append(target_probs.seconds)
+            took.append(seconds - float(target_probs.seconds))
+            warped.append(float(target_probs.seconds))
     return RuleCost(
         rule, tree, *(1e3 * each for each in (median(took), max(took), median(warped), median(read)))
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 from outpace.controllers.fixed import Fixed
 from outpace.controllers.learned_confidence import LearnedConfidence
 from outpace.controllers.survival import Survival
+from outpace.core.clock import Seconds
 from outpace.core.context import Context
 from outpace.core.contracts import Parts, Scores, TargetProbs, Verdict
 from outpace.core.noise import TARGET, Key, Noise
@@ -142,7 +143,8 @@ class _Late:
     """Implementation of core.contracts.TargetProbs whose `probs` are those of each node's first child."""
 
     def __init__(self, target_probs: TargetProbs, tree: TokenTree) -> None:
-        self._distribution, self._forest, self.seconds = target_probs, tree.forest, 0.0
+        self._distribution, self._forest = target_probs, tree.forest
+        self.seconds: Seconds = 0.0
 
     def _down(self, nodes: Sequence[int] | None) -> list[int]:
         children = self._forest.children

@@ -9,6 +9,7 @@ from functools import partial
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
+from outpace.core.clock import Seconds
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Guarantee, Plan, Scores, TargetProbs, Verdict, Verifier, Want
 from outpace.core.noise import TARGET, Noise
@@ -106,7 +107,8 @@ class _Moved:
     """Implementation of core.contracts.TargetProbs: a tree re-ordered so that node i was node `order[i]`."""
 
     def __init__(self, target_probs: TargetProbs, order: Sequence[int]) -> None:
-        self._distribution, self._order, self.seconds = target_probs, order, 0.0
+        self._distribution, self._order = target_probs, order
+        self.seconds: Seconds = 0.0
 
     def _back(self, nodes: Sequence[int] | None) -> list[int]:
         return list(self._order) if nodes is None else [self._order[node] for node in nodes]
