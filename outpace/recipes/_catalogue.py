@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from inspect import Parameter
 from pathlib import Path
+from typing import Any
 
 from outpace.core.recipe import help_of
 
@@ -31,6 +32,7 @@ class RecipeSource:
     name: str
     options: Mapping[str, Parameter]  # annotations are text
     option_help: Mapping[str, str]
+    presets: Mapping[str, Mapping[str, object]]
 
 
 def catalogue(files: Mapping[str, Path]) -> list[Entry]:
@@ -82,8 +84,8 @@ def marked(tree: ast.Module) -> list[tuple[ast.FunctionDef, ast.Call]]:
 
 
 def options_in(path: Path) -> RecipeSource | None:
-    """The options of the recipe in a file. None if the file has not exactly one recipe, or a default that is
-    no constant, or cannot be read."""
+    """The options of the recipe in a file. None if the file has not exactly one recipe, or a default or a
+    preset that is no constant, or cannot be read."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
@@ -98,19 +100,33 @@ def options_in(path: Path) -> RecipeSource | None:
     found = marked(tree)
     if len(found) != 1:
         return None
-    function, options = found[0][0], dict[str, Parameter]()
+    (function, mark), options = found[0], dict[str, Parameter]()
     for given, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
         value: object = Parameter.empty
         if default is not None:
-            constant = constants.get(default.id, default) if isinstance(default, ast.Name) else default
             try:
-                value = ast.literal_eval(constant)
+                value = value_of(default, constants)
             except ValueError:
                 return None
         annotation = ast.unparse(given.annotation) if given.annotation else ""
         options[given.arg] = Parameter(
             given.arg, Parameter.KEYWORD_ONLY, default=value, annotation=annotation
         )
-    return RecipeSource(
-        function.name.replace("_", "-"), options, help_of(ast.get_docstring(function, clean=False) or "")
-    )
+    given_presets = next((each.value for each in mark.keywords if each.arg == "presets"), ast.Dict([], []))
+    try:
+        presets = value_of(given_presets, constants)
+    except ValueError:
+        return None
+    about = help_of(ast.get_docstring(function, clean=False) or "")
+    return RecipeSource(function.name.replace("_", "-"), options, about, presets)
+
+
+def value_of(node: ast.expr, constants: Mapping[str, ast.expr]) -> Any:
+    """The value of a literal, in which a dictionary's values may be constants of the module. ValueError for
+    another expression."""
+    if isinstance(node, ast.Name) and node.id in constants:
+        return ast.literal_eval(constants[node.id])
+    if isinstance(node, ast.Dict):
+        keys = [ast.literal_eval(key) for key in node.keys if key is not None]
+        return dict(zip(keys, (value_of(each, constants) for each in node.values), strict=True))
+    return ast.literal_eval(node)

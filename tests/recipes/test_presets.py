@@ -10,7 +10,7 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.no_draft import NoDraft
 from outpace.models.table import TableTarget
-from outpace.recipes import RecipeError, configure, find, get, parse_methods
+from outpace.recipes import RecipeError, configure, find, get, parse_methods, read_options
 from outpace.recipes._option_kinds import FunctionOpener
 from outpace.verifiers.match import Match
 
@@ -78,3 +78,11 @@ def test_python_takes_a_preset() -> None:
     [found] = outpace.generate(target, ["def"], method="suffix-decoding", preset="cpu", max_tokens=4)
     [plain] = outpace.generate(target, ["def"], method="autoregressive", max_tokens=4)
     assert found.text == plain.text
+
+
+def test_presets_are_read_from_the_source_as_they_are() -> None:
+    for name, each in find().items():
+        source = read_options(name)
+        assert source is None or source.presets == each.presets, name
+    source = read_options("lookahead")
+    assert source and source.presets["cpu"]
