@@ -76,9 +76,10 @@ BOTH_SOURCES = (
     f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96 --selection all"
 )
 PROMPT_SETS = "out/prompts"
+KINDS = ("code", "edit", "arithmetic", "chat", "random")
 AUTO = (
-    "--compile --no-eager --methods auto,speculative-sampling,prompt-lookup,suffix-decoding "
-    f"--prompts code,edit,arithmetic,{PROMPT_SETS}/chat.jsonl,{PROMPT_SETS}/random.jsonl --max-tokens 96 "
+    "--compile --no-eager --methods auto,speculative-sampling,prompt-lookup,suffix-decoding --prompts "
+    f"{','.join(f'{PROMPT_SETS}/{kind}.jsonl' for kind in KINDS)} --max-tokens 96 "
     "--num-prompts 40 --rounds 1 --selection all"
 )
 EXITS = ",".join(f"layerskip:exit_layer={layer}:depth={depth}" for layer in (2, 3) for depth in (1, 3, 5))
@@ -158,6 +159,10 @@ STEPS: dict[str, tuple[str, str]] = {
     },
     "auto/auto-cpu.json": ("bench", AUTO),
     "auto/auto-113m-cpu.json": ("bench", f"{WIDER_PAIR} {AUTO}"),
+    **{
+        f"auto/auto-batch-{rows}-cpu.json": ("bench", f"{WIDER_PAIR} {AUTO} --batch {rows}")
+        for rows in (4, 8)
+    },
     "self-speculation/self-speculation-113m-cpu.json": (
         "bench",
         f"--target out/models/layerskip-113m {SELF_SPECULATION}",

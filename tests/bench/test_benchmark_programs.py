@@ -268,6 +268,14 @@ def test_further_prompts_are_conversations_and_random_words(tmp_path: Path) -> N
     assert any(len(item.turns) > 1 for item in load_items(str(tmp_path / "one" / "chat.jsonl")))
 
 
+def test_no_unused_prompt_is_one_that_constants_were_chosen_with(tmp_path: Path) -> None:
+    prompt_sets.write(tmp_path)
+    for kind, number in (("arithmetic", 40), ("edit", 40), ("code", 12), ("code", 16)):
+        used = {item.turns for item in load_items(kind, number)}
+        unused = {item.turns for item in load_items(str(tmp_path / f"{kind}.jsonl"))}
+        assert len(unused) >= 16 and not used & unused
+
+
 def test_the_page_about_programs_lists_all_of_them() -> None:
     root = Path(__file__).resolve().parents[2]
     programs = {path.stem for path in (root / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
