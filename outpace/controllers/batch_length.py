@@ -42,7 +42,6 @@ class BatchLength:
         rows = [row for row, generated in enumerate(step.generated) if generated]
         drafted = max((forest.depths[forest.nodes[row][-1]] for row in rows), default=0)
         if drafted >= self._depth:
-            # by the verdict: a stop token says nothing about how many tokens are accepted
             self._adapt([forest.depths[step.verdict.leaf[row]] for row in rows])
 
     def release(self, slots: Sequence[int]) -> None:

@@ -154,8 +154,8 @@ def module_of(name: str) -> str:
         return plugins()[wanted].module
     if point := _entry_point_of(wanted):
         raise RecipeError(_misnamed(point, wanted))
-    if ours := VLLM_METHODS.get(wanted.replace("-", "_")):
-        raise RecipeError(f"vLLM's method {name} is {ours} here: use that name")
+    if ours := VLLM_METHODS.get(theirs := wanted.replace("-", "_")):
+        raise RecipeError(f"vLLM's method {theirs} is {ours} here: use that name")
     if reason := why_missing(wanted):
         raise RecipeError(reason)
     raise RecipeError(unknown("method", wanted, names(), "`outpace list` shows them all"))

@@ -41,7 +41,7 @@ class Watched:
         return self.drafts[-1]
 
 
-def run(parts: Parts, temperature: float, tokens: int = 12) -> list[Step]:
+def run(parts: Parts, temperature: float, tokens: int = 24) -> list[Step]:
     sampling = [
         SamplingParams(temperature, max_tokens=tokens, stop=stop, seed=row)
         for row, (_, stop) in enumerate(ROWS)

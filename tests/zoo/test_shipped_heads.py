@@ -42,7 +42,7 @@ def test_the_documentation_has_the_figures_of_the_cards() -> None:
         row = next(line for line in rows if f"`zoo:{name}`" in line)
         assert f"| {parameters} | {steps} | {length} | {acceptance} |" in row
         usual = [method for method, heads in USUAL.items() if f"zoo:{name}" in heads.split(",")]
-        assert all(f"[{method}](methods/{method}.md)" in row for method in usual)
+        assert all(f"[{method}](../outpace/recipes/" in row for method in usual)
 
 
 @pytest.mark.parametrize("name", zoo.head_names())
