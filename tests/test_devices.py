@@ -175,6 +175,8 @@ def moved_head(value: Any) -> Any:
 
 def same_texts(name: str, here: Models, row_params: Sequence[SamplingParams], elsewhere: Elsewhere) -> None:
     recipe = find()[name]
+    # on an accelerator drafts go on behind tokens that end a text, so that other tokens are drawn
+    row_params = [replace(params, stop=()) for params in row_params]
     cross_vocabulary = replace(here.cross_vocabulary, model=moved(here.cross_vocabulary.model))
     drafts = tuple(moved(draft) for draft in here.drafts)
     there = replace(here, target=moved(here.target), drafts=drafts, cross_vocabulary=cross_vocabulary)

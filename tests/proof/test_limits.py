@@ -73,8 +73,8 @@ def test_drafts_end_at_the_models_limit(name: str) -> None:
     drafts = [model for value in options.values() for model in models_in(value)]
     positions = [limited(model, LIMIT) for model in drafts if model is not models.target]
     proof = Subject(recipe, options, models).prove(ragged, 600)
-    assert proof.verdict == ("exact" if recipe.exact_with is None else proof.verdict)
-    assert proof.accepted > 0
+    assert proof.as_promised and not proof.fault, proof.verdict
+    assert proof.accepted > 0 or not proof.drafted or proof.tokens == 2 or recipe.exact_with
     # of the exits of a draft model, which read text by themselves, no positions are noted
     assert max((position for each in positions for position in each), default=0) < LIMIT
 

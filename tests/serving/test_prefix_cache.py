@@ -245,5 +245,5 @@ class NamesTheUnread(Batch):
 @pytest.mark.slow
 def test_entries_that_do_not_exist_are_found_by_these_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outpace.decode.Batch", NamesTheUnread)
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, ValueError)):  # other texts, or entries without memory
         test_texts_are_those_without_the_prefix_cache()

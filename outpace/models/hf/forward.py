@@ -148,6 +148,11 @@ class Forward:
     ) -> ForwardOutputs:
         if tokens.device != self.device:
             tokens = tokens.to(self.device)
+        if not self.one_state and want.hidden - {-1}:
+            raise ValueError(
+                f"the layers of {type(self.model).__name__} have several states per token: choose a method "
+                "that reads no outputs of layers"
+            )
         states = None if features is None else features[None]
         arguments = self._arguments(tokens[None], inputs.positions()[None], inputs, states)
         keep = _kept(inputs.rows, nodes)

@@ -20,10 +20,14 @@ MLP = ("mlp", "moe", "feedforward", "ffn")
 class Skipped(nn.Module):
     """Returns its input, or zeros of its shape, in place of what the original module computed from it."""
 
-    def __init__(self, num_outputs: int | None, *, zeros: bool) -> None:
+    def __init__(self, original: nn.Module, num_outputs: int | None, *, zeros: bool) -> None:
         """`num_outputs`: length of the tuple that the original module returns; None: a tensor. `zeros`: for
         sub-layers, whose outputs are added to the residual stream."""
         super().__init__()
+        # what the model's code reads of a layer, such as its kind
+        for name, value in vars(original).items():
+            if isinstance(value, str | int) and not name.startswith("_"):
+                setattr(self, name, value)
         self._num_outputs, self._zeros = num_outputs, zeros
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> Any:
@@ -52,7 +56,10 @@ class Switch:
                     self._places[index, kinds[0]] = layer, part, getattr(layer, part)
         modules = [module for _, _, module in self._places.values()]
         counts = dict(zip(self._places, num_outputs(model, modules, arguments), strict=True))
-        self._skipped = {place: Skipped(count, zeros=bool(place[1])) for place, count in counts.items()}
+        self._skipped = {
+            place: Skipped(self._places[place][2], count, zeros=bool(place[1]))
+            for place, count in counts.items()
+        }
         self._replaced: list[tuple[int, str]] = []
 
     def set(self, skip_set: SkipSet) -> None:
