@@ -4,7 +4,7 @@ small transformers models."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -441,7 +441,7 @@ def _earlier_requests(parts: Parts, steps: int) -> None:
         seed += len(HISTORY)
 
 
-def mistakes() -> dict[str, Callable[[], float]]:
+def mistakes(plans: Mapping[str, Plan] = PLANS) -> dict[str, Callable[[], float]]:
     """Name of each mutant -> function that returns the largest error of its output distribution; above
     `CAUGHT` the mutant counts as detected."""
     models = tables()
@@ -453,7 +453,7 @@ def mistakes() -> dict[str, Callable[[], float]]:
     tried |= {mutant.name: partial(_joint_error, mutant, models) for mutant in joint_variants(models.target)}
     for small, faults in ((peaked_tables(), deep_faults), (wide_tables(), wide_faults)):
         tried |= {name: partial(_late_error, build, small) for name, build in faults(small)}
-    tried |= {name: partial(_planned_error, build, PLANS[kind]) for name, kind, build in rare_faults()}
+    tried |= {name: partial(_planned_error, build, plans[kind]) for name, kind, build in rare_faults()}
     tried |= {
         mutant.name: lambda mutant=mutant: mutant.error(transformers_models(mutant.window))
         for mutant in transformers_mutants()

@@ -44,7 +44,7 @@ PLANNED = {
 
 # runs of methods whose texts have to be longer for accepted drafts: lookahead drafts n-grams of its own text,
 # the others draft after a first step and end many drafts after a token
-LONGER = {"lookahead": 500, "clasp": 500, "knn-ssd": 1500}
+LONGER = {"lookahead": 2000, "clasp": 500, "knn-ssd": 1500}
 
 
 @pytest.mark.slow
