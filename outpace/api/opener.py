@@ -75,8 +75,8 @@ class ModelOpener:
         return self.target.tokenizer
 
     def draft(self, value: Any) -> HFTarget:
-        """A draft model with the target's tokenizer, over the target's token ids; ValueError if it has
-        another tokenizer."""
+        """The draft model of this name, adapted to the target's number of token ids. ValueError if its
+        tokenizer is not the target's."""
         model = self._open(value)
         target = self.target.target
         if target not in model.as_draft:

@@ -50,7 +50,8 @@ class RowOptions:
     read: float  # tokens that a draft model reads before it drafts, as far as this step is charged with them
 
     def tokens(self, size: Size) -> float:
-        """Tokens generated with so many looked-up tokens and so many of the draft model."""
+        """Expected number of tokens that this row generates in a step with a draft of `size`: (looked-up
+        tokens, tokens of the draft model), one of which is 0."""
         return self.drafted[size[1]] if size[1] else self.looked_up[size[0]]
 
 

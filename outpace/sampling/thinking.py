@@ -140,14 +140,15 @@ class ThinkingRule:
         return found
 
     def _follow(self, text: Tensor) -> None:  # (G,)
-        """Bring `_place` to the end of this text."""
+        """Update `_place`, the state of the reasoning (before, within or after it), to the end of `text`."""
         if common_length(self._text, text) < len(self._text):
             self._place, self._text = self._begin, text[:0]
         self._place = reduce(self._tags.after, text[len(self._text) :].tolist(), self._place)
         self._text = text
 
     def _think(self, allowed: Tensor, place: Place) -> None:  # (V,)
-        """Restrict the next token of the reasoning, in place."""
+        """Change the mask of next tokens within the reasoning. With its budget spent only the end tag is
+        allowed, token by token; with a grammar, no token that ends the text or reaches into the answer."""
         over = -1 if self._budget is None else place.num_thinking - self._budget
         if 0 <= over < len(self._tags.end_tokens):
             allowed[:] = False
@@ -157,7 +158,8 @@ class ThinkingRule:
             allowed[self._stop] = False
 
     def _starts(self, allowed: Tensor, place: Place, text: Tensor, path: Sequence[int]) -> bool:
-        """Whether a text is within the start tag, which goes on then."""
+        """Whether the text so far is the beginning of the start tag (such as `<thi`); if so, the mask allows
+        the tag's next token alone."""
         tags, size = self._tags.start_tokens, place.num_tokens
         if place.phase is not Phase.UNDECIDED or not 0 < size < len(tags):
             return False

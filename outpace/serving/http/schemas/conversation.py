@@ -12,7 +12,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ConversationBody(SamplingBody):
-    """Base of the bodies that ask for the next message of a conversation. All fields are names of vLLM's
+    """Fields that the JSON bodies of /v1/chat/completions and /v1/responses share, named as in vLLM's
     server."""
 
     chat_template: str | None = None  # refused: it is a program

@@ -1,5 +1,5 @@
-"""XML with pairs of keys and values, `<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value>
-</tool_call>`: GLM-4.5 and later."""
+"""Tool calls as GLM-4.5 and later models write them: the function's name, then keys and values in XML tags,
+`<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`."""
 
 from __future__ import annotations
 
