@@ -43,6 +43,7 @@ WITHOUT_EFFECT = {  # vLLM's keys that are ignored with a warning: they do not a
     "dspark_draft_topk",
     "enable_adaptive_verification",
 }
+DRAFT_MODEL = "draft_model"  # vLLM's name for drafts of a model of their own
 # vLLM's rejection_sample_method -> the method that verifies a draft model's tokens so
 RULES = {"standard": "speculative-sampling", "block": "block-verification"}
 LOSSY_RULES = {"synthetic": "accepts draft tokens at random, which changes the output"}
@@ -64,22 +65,22 @@ def parse_speculative_config(config: str | Mapping[str, Any]) -> tuple[str, dict
         name = _kind_of(given["model"])
     method = VLLM_METHODS.get(name, identifier(str(name)))
     rule, translates = _rule(given), _translates(given)
-    if name == "draft_model":
+    has_draft_model = name == DRAFT_MODEL
+    if has_draft_model:
         method = "tli" if translates else RULES[rule]
-    if (translates and rule != "standard") or (name != "draft_model" and (translates or rule != "standard")):
+    if (translates and rule != "standard") or (not has_draft_model and (translates or rule != "standard")):
         key = "use_heterogeneous_vocab" if translates else f"rejection_sample_method {rule!r}"
-        with_which = "the rejection_sample_method standard" if name == "draft_model" else "a draft model"
+        with_which = "the rejection_sample_method standard" if has_draft_model else "a draft model"
         raise ValueError(f"speculative_config: {key} is for {with_which} only: leave it out with {name}")
     options: dict[str, Any] = {}
-    known = get(method).options
-    if name == "draft_model":
-        # vLLM's default differs from the paper's: draft tokens are the argmax unless set to "probabilistic"
-        drawn = _choice(given, "draft_sample_method", ("greedy", "probabilistic")) == "probabilistic"
-        if "sampled" in known:
-            options["sampled"] = drawn
-    else:
-        given.pop("draft_sample_method", None)
-    unused: list[str] = []
+    known, unused, key = get(method).options, list[str](), "draft_sample_method"
+    is_given = key in given
+    # vLLM's default differs from the paper's: draft tokens are the argmax unless set to "probabilistic"
+    drawn = _choice(given, key, ("greedy", "probabilistic")) == "probabilistic"
+    if has_draft_model and "sampled" in known:
+        options["sampled"] = drawn
+    elif is_given and not (has_draft_model and drawn):  # a method without the option draws its drafts
+        unused.append(key)
     for key, value in given.items():
         if key in WITHOUT_EFFECT or (key == "revision" and value is None):
             unused.append(key)
@@ -129,15 +130,15 @@ def _choice(given: dict[str, Any], key: str, choices: tuple[str, ...]) -> str:
 def _kind_of(model: Any) -> str:
     """The method of the draft head in a folder; draft_model for all else."""
     if not isinstance(model, str) or not (folder := Path(resolve(model))).is_dir():
-        return "draft_model"
+        return DRAFT_MODEL
     # imports torch, which a configuration that names its method does not need
     from outpace.models.heads.formats.files import HeadFileError
     from outpace.models.heads.formats.kinds import kind_of_folder
 
     try:
-        return kind_of_folder(folder) or "draft_model"
+        return kind_of_folder(folder) or DRAFT_MODEL
     except HeadFileError:  # such as an adapter, or a file that its own loader reads
-        return "draft_model"
+        return DRAFT_MODEL
 
 
 def _rule(given: dict[str, Any]) -> str:

@@ -59,6 +59,13 @@ def test_a_draft_with_another_vocabulary_and_block_verification():
     assert parse_speculative_config(plain)[0] == "speculative-sampling"
 
 
+def test_a_way_of_drafting_that_a_method_lacks_is_named():
+    block = {"model": "some/draft", "rejection_sample_method": "block", "draft_sample_method": "greedy"}
+    for config in (block, {"method": "ngram", "draft_sample_method": "probabilistic"}):
+        with pytest.warns(UserWarning, match="draft_sample_method have no effect"):
+            parse_speculative_config(config)
+
+
 def test_a_model_without_a_method_is_told_by_what_its_folder_holds(tiny, tmp_path):
     from outpace.zoo import path
 
