@@ -43,7 +43,8 @@ class Recipe:
     at_most_one_of: tuple[str, ...] = ()  # options of which one or none is given
     # of a LOSSY method: option values with which its output has the target's distribution
     exact_with: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    # option values with which proofs run it, where the defaults would change nothing on their small models
+    # option values with which proofs run it, where its defaults change nothing in their small models or take
+    # too many runs
     proven_with: Mapping[str, Any] = field(default_factory=dict[str, Any])
     # preset name -> option values that replace the defaults, which are the paper's
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
