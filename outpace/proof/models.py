@@ -105,27 +105,19 @@ def tables(vocab: int = 3) -> Models:
 def peaked_tables(vocab: int = 3) -> Models:
     """Table models in which most texts have a single possible next token, so that deep drafts are enumerated
     in few runs."""
-    target, drafts = _peaked(vocab, order=2, branching=0.5, dtype=torch.float64)
-    return Models(
-        "peaked table",
-        target,
-        drafts,
-        table_logits(target.logits, target.state),
-        cross_vocabulary(TableTarget(len(DRAFT_STRINGS), seed=4, order=1), vocab),
-    )
+    return _few_choices("peaked table", vocab, order=2, branching=0.5)
 
 
 def long_tables(vocab: int = 3) -> Models:
     """Table models in which few texts have more than one possible next token, so that texts and drafts of
     more than a dozen tokens are enumerated in few runs."""
-    target, drafts = _peaked(vocab, order=3, branching=0.12, dtype=torch.float64)
-    return Models(
-        "table of few choices",
-        target,
-        drafts,
-        table_logits(target.logits, target.state),
-        cross_vocabulary(TableTarget(len(DRAFT_STRINGS), seed=4, order=1), vocab),
-    )
+    return _few_choices("table of few choices", vocab, order=3, branching=0.12)
+
+
+def _few_choices(name: str, vocab: int, *, order: int, branching: float) -> Models:
+    target, drafts = _peaked(vocab, order=order, branching=branching, dtype=torch.float64)
+    other = cross_vocabulary(TableTarget(len(DRAFT_STRINGS), seed=4, order=1), vocab)
+    return Models(name, target, drafts, table_logits(target.logits, target.state), other)
 
 
 def broad_tables(vocab: int = 5) -> Models:

@@ -24,6 +24,7 @@ class Reading:
     length: int  # characters that were read
 
 
+LLAMA_TAGS = ("<|python_tag|>", "<|python_start|>")  # before calls of Llama 3 and 4, in several formats
 Schemas = Mapping[str, Mapping[str, Any]]  # name of a tool -> JSON schema of its parameters
 
 

@@ -3,24 +3,22 @@ and later, with several calls separated by semicolons."""
 
 from __future__ import annotations
 
-from outpace.serving.http.tool_calls.call_format import Reading, Schemas, long_id
+from outpace.serving.http.tool_calls.call_format import LLAMA_TAGS, Reading, Schemas, long_id
 from outpace.serving.http.tool_calls.json_text import calls_of, read_json
-
-TAGS = ("<|python_tag|>", "<|python_start|>")  # of Llama 3 and 4
 
 
 class LlamaJson:
     """Implementation of CallFormat. An object without a tag is a call if it names one of the tools: it may be
     the answer, else."""
 
-    tags = TAGS
+    tags = LLAMA_TAGS
     opening = "{;"
     closing = "}"
-    special = TAGS
+    special = LLAMA_TAGS
     new_id = staticmethod(long_id)
 
     def read(self, text: str, schemas: Schemas, *, is_end: bool) -> Reading | None:
-        tag = next((tag for tag in TAGS if text.startswith(tag)), ";" if text[0] == ";" else "")
+        tag = next((tag for tag in LLAMA_TAGS if text.startswith(tag)), ";" if text[0] == ";" else "")
         after = text[len(tag) :]
         rejected = Reading((), len(tag) or 1)
         try:
@@ -30,6 +28,6 @@ class LlamaJson:
             calls = calls_of(found[0])
         except ValueError:
             return rejected
-        if tag not in TAGS and not all(call.name in schemas for call in calls):
+        if tag not in LLAMA_TAGS and not all(call.name in schemas for call in calls):
             return rejected
         return Reading(calls, len(tag) + found[1]) if calls else rejected

@@ -8,9 +8,8 @@ import re
 import warnings
 from itertools import islice
 
-from outpace.serving.http.tool_calls.call_format import Call, Reading, Schemas, long_id
+from outpace.serving.http.tool_calls.call_format import LLAMA_TAGS, Call, Reading, Schemas, long_id
 
-TAGS = ("<|python_tag|>", "<|python_start|>")  # of Llama 3 and 4
 NAME = re.compile(r"\s*\[\s*([A-Za-z_][\w.]*)\s*\(")
 BEGINNING = re.compile(r"\s*(?:\[\s*(?:[A-Za-z_][\w.]*\s*)?)?")  # what may become NAME
 LAST = re.compile(r"\)\s*,?\s*\]")  # may end the list
@@ -21,14 +20,14 @@ ERRORS = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)  # of
 class Pythonic:
     """Implementation of CallFormat. A list that does not begin with a call of one of the tools is text."""
 
-    tags = TAGS
+    tags = LLAMA_TAGS
     opening = "["
     closing = "]"
-    special = TAGS
+    special = LLAMA_TAGS
     new_id = staticmethod(long_id)
 
     def read(self, text: str, schemas: Schemas, *, is_end: bool) -> Reading | None:
-        tag = next((tag for tag in TAGS if text.startswith(tag)), "")
+        tag = next((tag for tag in LLAMA_TAGS if text.startswith(tag)), "")
         rejected = Reading((), len(tag) or 1)
         after = text[len(tag) :]
         named = NAME.match(after)
