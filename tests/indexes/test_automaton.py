@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from time import process_time
 
 import numpy as np
 import pytest
@@ -133,25 +132,6 @@ def test_there_are_at_most_two_states_and_three_edges_per_token(vocab: int) -> N
     for size in (2, 3, 100, 20_000):
         automaton = SuffixAutomaton(tokens[:size])
         assert automaton.num_states <= 2 * size and automaton.num_edges <= 3 * size
-
-
-@pytest.mark.slow
-def test_a_token_takes_about_as_long_at_the_end_of_a_long_text() -> None:
-    """In CPU time of pieces of 10,000 tokens, of which the fastest of five counts."""
-    tokens = np.random.default_rng(2).integers(0, 500, 150_000).astype(np.int32)
-
-    def fastest(automaton: SuffixAutomaton, first: int) -> float:
-        times: list[float] = []
-        for at in range(first, first + 50_000, 10_000):
-            began = process_time()
-            automaton.append(tokens[at : at + 10_000])
-            times.append(process_time() - began)
-        return min(times)
-
-    automaton = SuffixAutomaton((0, 0))  # loads the compiled loop
-    early = fastest(automaton, 0)
-    automaton.append(tokens[50_000:100_000])
-    assert fastest(automaton, 100_000) < 5 * early
 
 
 def test_memory_grows_with_the_text_and_is_what_the_arrays_have() -> None:
