@@ -158,8 +158,8 @@ class ThinkingRule:
             allowed[self._stop] = False
 
     def _starts(self, allowed: Tensor, place: Place, text: Tensor, path: Sequence[int]) -> bool:
-        """Whether the text so far is the beginning of the start tag (such as `<thi`); if so, the mask allows
-        the tag's next token alone."""
+        """Whether the text so far is the beginning of the start tag (such as `<think` before its `>`); if so,
+        the mask allows the tag's next token alone."""
         tags, size = self._tags.start_tokens, place.num_tokens
         if place.phase is not Phase.UNDECIDED or not 0 < size < len(tags):
             return False
