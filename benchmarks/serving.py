@@ -1,11 +1,11 @@
 """Speed of the server under load: `python -m benchmarks.serving --json FILE`.
 
-Starts `outpace serve` with adaptive drafts and loads it like `outpace load`: the same requests without
-drafts, with drafts of fixed lengths, with n-gram lookup, with `auto`, and with adaptive drafts take turns in
-every round. Ratios to each fixed length tell how far adaptive drafts are behind the best one. A second
-server, without a draft model, takes part too; its adaptive drafts are n-grams. With --vllm, servers of vLLM
-do: plain, with a draft model, and with n-gram lookup. All servers run all the time, as turns are compared
-within a round; a server without requests does nothing.
+Starts `outpace serve` with adaptive drafts (`smartspec`) and loads it like `outpace load`: the same
+requests without drafts, with drafts of fixed lengths, with n-gram lookup, with `auto`, and with adaptive
+drafts take turns in every round. Ratios to each fixed length tell how far adaptive drafts are behind the
+best one. A second server, without a draft model, takes part too; its adaptive drafts are n-grams. With
+--vllm, servers of vLLM do: plain, with a draft model, and with n-gram lookup. All servers run all the time,
+as turns are compared within a round; a server without requests does nothing.
 
 An interrupted run goes on where it stopped when it is started again: until it is complete, its turns are in
 a file beside FILE that ends in .turns.
@@ -178,7 +178,7 @@ def main(
     own = contenders.split(",")
     if unknown := set(own) - set(SETTINGS):
         raise typer.BadParameter(f"there is no contender {min(unknown)}: use {', '.join(SETTINGS)}")
-    options = [target, "--dtype", dtype, "--no-prefix-cache"]
+    options = [target, "--method", "smartspec", "--dtype", dtype, "--no-prefix-cache"]
     options += ["--compile"] * compile_ + (["--threads", str(threads)] if threads else [])
     with_draft = ["--draft", draft, "--methods", METHODS]
     with ExitStack() as running:

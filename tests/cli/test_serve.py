@@ -81,8 +81,8 @@ def test_a_public_address_without_a_key_is_warned_about(
 
 
 def test_the_default_method_adapts_to_load(started: Any) -> None:
-    assert "with smartspec at" in started("--max-rows", 2)[0].stderr
-    assert "with smartspec at" in started("zoo:target", "--depth", 3)[0].stderr
+    assert "with auto at" in started("--max-rows", 2)[0].stderr
+    assert "with auto at" in started("zoo:target", "--depth", 3)[0].stderr
     assert "with prompt-lookup at" in started("--method", "prompt-lookup", "--depth", 3)[0].stderr
 
 

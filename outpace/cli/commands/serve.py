@@ -18,7 +18,7 @@ from outpace.cli.failures import Debug, report_failures
 from outpace.cli.output import print_status
 from outpace.cli.recipe_options import TARGET, RecipeCommand, chosen_method
 
-DEFAULT_METHOD = "smartspec"  # shortens drafts under load
+DEFAULT_METHOD = "auto"  # drafts what pays by measured times, at every load
 HELP_WIDTH = 100  # columns of `outpace serve --help`, which has many options
 
 
@@ -49,7 +49,7 @@ def serve(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The model, as a name or folder.")] = TARGET,
     method: Annotated[
         str | None,
-        typer.Option("--method", "-m", help="A method of `outpace list`, or @FILE; default: smartspec."),
+        typer.Option("--method", "-m", help="A method of `outpace list`, or @FILE; default: auto."),
     ] = None,
     recipe: o.RecipeFile = None,
     speculative_config: o.SpeculativeConfig = None,
