@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from outpace.core.context import Context
 from outpace.core.contracts import Frontier, Plan, Step, Want
-from outpace.models.predictors.draft_length_predictor import DraftLengthPredictor
+from outpace.models.predictors.draft_length.predictor import DraftLengthPredictor
 
 LM_HEAD_INPUT = -1  # in Want.hidden
 # draft probability of a path below which dynamic depth decoding ends the draft (Brown et al. 2024): its

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from outpace.core.context import Context
 from outpace.core.contracts import Frontier, Plan, Step, Want
-from outpace.models.predictors.hidden_state_predictor import HiddenStatePredictor
+from outpace.models.predictors.hidden_state.predictor import HiddenStatePredictor
 
 
 class Survival:

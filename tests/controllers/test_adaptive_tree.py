@@ -14,7 +14,9 @@ from outpace.controllers.adaptive_tree import FIRST_STEPS, AdaptiveTree
 from outpace.core.contracts import PathScores, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.heads.head_model import HeadModel, untrained_eagle, untrained_eagle3
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.eagle3.head import untrained_eagle3
+from outpace.models.heads.head_model import HeadModel
 from outpace.proof.decode_all import texts
 from outpace.proof.models import transformers_models
 from outpace.recipes import get

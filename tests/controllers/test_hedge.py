@@ -9,15 +9,15 @@ from random import Random
 import pytest
 import torch
 
-from outpace.controllers.hedge import DelayedLosses, Hedge, expected_tokens
 from outpace.controllers.normal_hedge import NormalHedge, scale_of
-from outpace.controllers.ucb import UCB
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Scores, Step, TokenTree, Verdict
 from outpace.core.noise import KeyedNoise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
 from outpace.drafters.model.cross_vocabulary import CacheSize
+from outpace.recipes.control.hedge_spec import DelayedLosses, Hedge, expected_tokens
+from outpace.recipes.control.ucb_spec import UCB
 
 DEPTH = 4
 

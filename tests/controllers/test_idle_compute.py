@@ -9,10 +9,10 @@ from random import Random
 import numpy
 import pytest
 
-from outpace.controllers.batch_tree import BatchTree
 from outpace.controllers.idle_compute import FIRST_SHARES, PROBE, IdleCompute
 from outpace.controllers.step_cost import StepCost
 from outpace.core.contracts import Scores
+from outpace.recipes.control.scylla import BatchTree
 from tests.controllers.test_bandits import context, step
 
 MEMORY, TOKEN = 10e-3, 0.2e-3  # seconds to read the weights, and of the arithmetic of one token

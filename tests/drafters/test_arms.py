@@ -18,12 +18,12 @@ from outpace.core.tree import Forest, Shape, TokenTree
 from outpace.decode import Session, speculative_steps
 from outpace.drafters.compose.arms import ArmsDrafter
 from outpace.drafters.compose.rows import joined_rows
-from outpace.drafters.lookup.lookahead import Lookahead
 from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.lookup.token_recycling import TokenRecycling
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
 from outpace.recipes.base.autoregressive import autoregressive
+from outpace.recipes.training_free.lookahead import Lookahead
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection

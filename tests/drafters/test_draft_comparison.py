@@ -14,9 +14,9 @@ from outpace.core.contracts import NOTHING, Cache, Parts, Scores, Want
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
-from outpace.drafters.model.draft_comparison import DraftComparison
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
+from outpace.recipes.control.hedge_spec import DraftComparison
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.sampling.warp import warp
 from outpace.verifiers.rejection import Rejection

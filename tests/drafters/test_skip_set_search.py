@@ -9,8 +9,8 @@ import torch
 
 from outpace.core.noise import KeyedNoise
 from outpace.core.skip_set import SkipSet
-from outpace.drafters.model import skip_set_search
-from outpace.drafters.model.skip_set_search import SkipSetSearch, SubLayers
+from outpace.recipes.self_speculation import swift as skip_set_search
+from outpace.recipes.self_speculation.swift import SkipSetSearch, SubLayers
 
 LAYERS, WINDOW, PROMPT = 8, 20, 5
 VOCAB = 7

@@ -22,9 +22,18 @@ The number of branches and `depth` are chosen beforehand on problems with known 
 paper leaves the drafter open; any will do, as in `outpace vote --method eagle3`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy
+
+from outpace.controllers.acceptance_rates import AcceptanceRates
 from outpace.controllers.fixed import Fixed
-from outpace.controllers.idle_length import IdleLength
-from outpace.core.contracts import Parts, Target, recipe
+from outpace.controllers.idle_compute import FIRST_SHARES, LEAST_SECONDS, PROBE, IdleCompute
+from outpace.controllers.step_cost import StepCost
+from outpace.core.context import Context
+from outpace.core.contracts import Parts, Plan, Step, Target, Want, recipe
 from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.verifiers.match import Match
@@ -60,3 +69,87 @@ def latency_aware_tts(
     if draft is None:
         return Parts(target, NGram(max_ngram, allow_shorter=True), Match(), controller)
     return Parts(target, DraftModel(draft, sampled=sampled), Rejection(), controller)
+
+
+CLOSE = 1.02  # predicted speeds that differ by less are taken to be equal: then the longest draft is made
+
+
+class IdleLength:
+    """Implementation of core.contracts.Controller: chains of one length in all rows, the number of tokens
+    that `IdleCompute` finds for so many rows, compared with a step without drafts; 0 to `depth`.
+
+    Branches of a problem and draft tokens compete for the same arithmetic: with more branches drafts are
+    shorter, and as branches end they get longer. Of the lengths up to that one, the longest is taken whose
+    predicted speed is that of the best: a row generates 1 + a + a^2 + ... + a^k tokens in expectation, with
+    its acceptance rate a and the length k, in the time of drafting and verifying. Where no draft is worth its
+    time, one step in PROBE drafts one token, so that a change is seen.
+    """
+
+    want = Want()
+    plans_across_rows = True
+
+    def __init__(
+        self,
+        depth: int,
+        *,
+        tolerance: float,
+        sizes: Sequence[int] = (),
+        chain_sizes: Sequence[int] | None = None,
+    ) -> None:
+        """`tolerance`: share by which a step may take longer than without drafts. `sizes`, `chain_sizes`: as
+        in core.contracts.Target. ValueError for a depth below 0."""
+        self._depth = depth
+        self._cost, self._rates = StepCost(sizes, chain_sizes), AcceptanceRates()
+        self._idle = IdleCompute(depth, self._cost, least=0, tolerance=tolerance)
+        self._num_plans = 0
+        self._planned: dict[int, int] = {}  # slot -> length planned last
+        self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read
+
+    def plan(self, ctx: Context) -> Plan:
+        limits = [min(self._depth, limit) for limit in ctx.max_draft_depth]
+        if ctx.unread is not None:  # a draft would delay the first token after a prompt
+            limits = [0 if len(unread) else limit for limit, unread in zip(limits, ctx.unread, strict=True)]
+        length = 0
+        if any(limits):
+            length = self._idle.num_tokens(len(limits), sum(ctx.committed))
+            if self._num_plans >= len(FIRST_SHARES):
+                length = self._worthwhile(ctx, length)
+            self._num_plans += 1
+        depths = [min(length, limit) for limit in limits]
+        self._planned |= zip(ctx.slots, depths, strict=True)
+        return Plan(tuple(depths))
+
+    def _worthwhile(self, ctx: Context, longest: int) -> int:
+        """The longest draft, of at most so many tokens, with which no other is predicted to be faster."""
+        rows, context, lengths = len(ctx.slots), sum(ctx.committed), numpy.arange(longest + 1.0)
+        rates = numpy.array([[self._rates.rate(slot)] for slot in ctx.slots])
+        shares = numpy.array([[self._rates.share_drafted(slot)] for slot in ctx.slots])
+        tokens = (1 + shares * (numpy.cumsum(rates**lengths, axis=1) - 1)).sum(0)
+        seconds = self._cost.seconds(rows, context, 0, lengths, shares.sum() * lengths)
+        speeds = tokens / numpy.maximum(seconds, LEAST_SECONDS)
+        length = int(numpy.flatnonzero(CLOSE * speeds >= speeds.max())[-1])
+        return length or (1 if longest and self._num_plans % PROBE == 0 else 0)
+
+    def observe(self, step: Step) -> None:
+        ctx, forest = step.ctx, step.draft.tree.forest
+        read = 0
+        for row, slot in enumerate(ctx.slots):
+            if not step.generated[row]:
+                continue
+            if planned := self._planned.get(slot, 0):
+                drafted, accepted = len(forest.nodes[row]) - 1, forest.depths[step.verdict.leaf[row]]
+                tested = accepted + (accepted < drafted)
+                self._rates.record(slot, planned, drafted, tested, accepted)
+                read += drafted + ctx.committed[row] - self._read.get(slot, 1)
+                # accepted tokens stay in the draft model's KV cache
+                self._read[slot] = ctx.committed[row] + len(step.generated[row])
+            else:
+                self._rates.skip(slot)
+        self._cost.record_drafting(step, read)
+        self._idle.observe(step)
+
+    def release(self, slots: Sequence[int]) -> None:
+        self._rates.release(slots)
+        for slot in slots:
+            self._planned.pop(slot, None)
+            self._read.pop(slot, None)

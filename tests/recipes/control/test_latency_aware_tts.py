@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from outpace.controllers.fixed import Fixed
-from outpace.controllers.idle_length import IdleLength
 from outpace.core.contracts import Parts, Scores
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
@@ -21,7 +20,7 @@ from outpace.proof.joint import Group, enumerate_joint, largest_joint_error
 from outpace.proof.mutants.joint import OneStream, joint_variants
 from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.reference import table_logits
-from outpace.recipes.control.latency_aware_tts import latency_aware_tts
+from outpace.recipes.control.latency_aware_tts import IdleLength, latency_aware_tts
 from outpace.sampling.target_probs import LazyTargetProbs
 from tests.controllers.test_bandits import context, step
 

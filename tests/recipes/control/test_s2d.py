@@ -19,7 +19,6 @@ from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.compose.guarded import GuardedDrafter
-from outpace.drafters.model.exits_drafter import ExitsDrafter
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.exits import (
     CONFIG,
@@ -33,7 +32,7 @@ from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.models import transformers_models
 from outpace.proof.suite import CAUGHT, mistakes
-from outpace.recipes.control.s2d import s2d
+from outpace.recipes.control.s2d import ExitsDrafter, s2d
 from outpace.sampling.target_probs import LazyTargetProbs
 from tests.llama import llama_config
 

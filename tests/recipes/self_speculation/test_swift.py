@@ -10,13 +10,12 @@ from outpace.core.contracts import Want
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.skip_set import SkipSet
 from outpace.decode import Session
-from outpace.drafters.model.skip_set_search import SkipSetSearch
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.reference import table_logits
 from outpace.recipes.base.autoregressive import autoregressive
-from outpace.recipes.self_speculation.swift import swift
+from outpace.recipes.self_speculation.swift import SkipSetSearch, swift
 from outpace.sampling.target_probs import LazyTargetProbs
 
 LAYERS = 6

@@ -11,14 +11,13 @@ import torch
 from outpace.core.contracts import Parts, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
-from outpace.drafters.lookup.suffix_trees import SuffixTreeLookup
 from outpace.drafters.lookup.text_lookup import LookupDrafter
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.models import tables
 from outpace.proof.per_row_drafter import row_by_row
-from outpace.recipes.training_free.suffix_decoding import suffix_decoding
+from outpace.recipes.training_free.suffix_decoding import SuffixTreeLookup, suffix_decoding
 from outpace.sampling.target_probs import LazyTargetProbs
 
 VOCAB = 120
