@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy
 import torch
@@ -33,17 +33,14 @@ def context_of_rows(ctx: Context, rows: Sequence[int]) -> Context:
     noise = Rekeyed(
         ctx.noise, lambda key: Key([rows[row] for row in key.rows], key.nodes, key.depths, key.use, key.draw)
     )
-    return Context(
-        tokens=tuple(ctx.tokens[row] for row in rows),
-        committed=tuple(ctx.committed[row] for row in rows),
-        max_draft_depth=tuple(ctx.max_draft_depth[row] for row in rows),
-        slots=tuple(ctx.slots[row] for row in rows),
-        cache=ctx.cache,
-        sampling=tuple(ctx.sampling[row] for row in rows),
-        noise=noise,
-        prompt_lengths=tuple(ctx.prompt_lengths[row] for row in rows),
-        unread=None if ctx.unread is None else tuple(ctx.unread[row] for row in rows),
-    )
+    values = {each.name: getattr(ctx, each.name) for each in fields(Context)}
+    # those that are no tuple, as the cache, belong to the batch, and an empty one is not known
+    of_rows = {
+        name: tuple([value[row] for row in rows])
+        for name, value in values.items()
+        if isinstance(value, tuple) and value
+    }
+    return Context(**{**values, **of_rows, "noise": noise})
 
 
 @dataclass(frozen=True)
