@@ -96,15 +96,15 @@ class Session:
         """The last request in this slot, also after its end."""
         return self.batch.requests[slot]
 
-    def steps(self, loop: Callable[[Session], Iterator[Step]] = speculative_steps) -> Iterator[Step]:
-        """Run `loop` until all requests are finished; yields the record of each step."""
+    def steps(self, loop: Callable[[Session], Iterator[Step]] | None = None) -> Iterator[Step]:
+        """Run `loop`, by default the method's, until all requests are finished; yields each step's record."""
         return with_torch_threads(self.parts.target.torch_threads, self._steps(loop))
 
     @torch.inference_mode()  # off while the caller handles a step; a `with` block would stay on between steps
-    def _steps(self, loop: Callable[[Session], Iterator[Step]]) -> Iterator[Step]:
+    def _steps(self, loop: Callable[[Session], Iterator[Step]] | None) -> Iterator[Step]:
         self.timer.reset()
         try:
-            yield from loop(self)
+            yield from loop(self) if loop else self.parts.steps(self, speculative_steps)
         finally:
             self._end(list(self.rows))  # no rows are left unless decoding was interrupted
 

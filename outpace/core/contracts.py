@@ -7,7 +7,7 @@ size, T tokens. p is always a distribution of the target, q one of a drafter.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,6 +21,7 @@ from outpace.core.contract_checks import (
     CONTROLLER,
     DRAFTER,
     VERIFIER,
+    ContractError,
     check_draft,
     check_part,
     check_plan,
@@ -69,6 +70,8 @@ __all__ = [
     "Want",
     "check_token_ids",
     "recipe",
+    "StepReference",
+    "StepRequest",
 ]
 
 
@@ -536,6 +539,39 @@ class Reference(Protocol):
 
 
 @dataclass(frozen=True)
+class StepRequest:
+    """What the law of a step is told of a request: its sampling parameters and what they make of logits, by a
+    text that the prompt begins."""
+
+    sampling: SamplingParams
+    probs: Callable[[tuple[int, ...]], Tensor]  # (V,) the target's distribution of the next token
+    # ((V,) logits of any model) -> (V,) as the parameters change them that come before temperature
+    adjusted: Callable[[tuple[int, ...], Tensor], Tensor]
+
+
+@runtime_checkable
+class StepReference(Protocol):
+    """The distribution that the output of a LOSSY method has whose choices depend on where a step begins, and
+    so on its draft: step by step.
+
+    It computes drafts and choices another way than the method does, without caches and batches, so that
+    proofs can compare the two. It holds for the method's own drafts, not for those of a predicted output."""
+
+    @property
+    def description(self) -> str:
+        """What it is, for users, after "the output is that of"."""
+        ...
+
+    def step(
+        self, text: tuple[int, ...], limit: int, request: StepRequest
+    ) -> Iterable[tuple[float, tuple[int, ...]]]:
+        """(probability, tokens that are added) of every outcome of a step after a text, prompt included. Of
+        the tokens those behind a stop token or beyond `limit`, of which 1 or more may follow, do not
+        count."""
+        ...
+
+
+@dataclass(frozen=True)
 class Parts:
     """The parts of one method, as a recipe returns them. TypeError if a part lacks an attribute of its
     contract, or if the trees of the drafter may have a class of claims that the verifier does not accept."""
@@ -546,8 +582,10 @@ class Parts:
     controller: Controller
     # whose distribution the output has, if not that of the target which the recipe was given: `target` is
     # then an approximation of it, or the verifier accepts more than an exact one
-    reference: Reference | None = None
+    reference: Reference | StepReference | None = None
     prompt_part: int = sys.maxsize  # most prompt tokens that one step reads; a session may read fewer
+    # decodes a `decode.Session` in steps, until it has no rows; None: as decode.speculative_steps
+    schedule: Callable[[Any], Iterator[Step]] | None = None
 
     def __post_init__(self) -> None:
         check_part(self.drafter, "drafter", DRAFTER)
@@ -586,6 +624,16 @@ class Parts:
             return draft
         within = tree.within(stops)
         return draft if within is tree else replace(draft, tree=within)
+
+    def steps(self, session: Any, usual: Callable[[Any], Iterator[Step]]) -> Iterator[Step]:
+        """The steps of a session by the method's schedule, or by `usual` if it has none. ContractError for a
+        schedule that leaves requests unfinished."""
+        yield from (self.schedule or usual)(session)
+        if session.rows:
+            name = getattr(self.schedule, "__name__", self.schedule)
+            raise ContractError(
+                f"the schedule {name} ended before its requests: it yields steps until session.rows is empty"
+            )
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         """The verifier's verdict; ContractError for a faulty one."""

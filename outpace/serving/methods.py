@@ -30,7 +30,8 @@ def open_methods(
     one, or an alternative to it. `max_length`: tokens of prompt and output; None: as many as the model
     reads. ValueError for an unknown method or invalid options, if the first
     method's verifier is not exact for the drafts of another, if the first of several methods is GREEDY, as
-    its verifier is that of all, or if one of several is LOSSY: all requests of a server have one target.
+    its verifier is that of all, or if one of several is LOSSY or has a schedule: all requests of a server
+    have one target and one loop.
     """
     draft = {name: value for name, value in options.items() if name in DRAFTS}
     found: dict[str, Parts] = {}
@@ -51,6 +52,8 @@ def open_methods(
             f"{first} is {found[first].guarantee.name} and its verifier judges the drafts of all methods: "
             "name an EXACT method first, or serve it alone"
         )
+    if len(found) > 1 and (own := [name for name, parts in found.items() if parts.schedule]):
+        raise ValueError(f"{own[0]} decodes by a schedule of its own, so no other method can: serve it alone")
     for sentence in short:
         log.warning(sentence)
     return found

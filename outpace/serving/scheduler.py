@@ -176,7 +176,7 @@ class Scheduler:
         """The decoding loop, in which an exception that concerns one request ends that request alone."""
         while session.rows:
             try:
-                yield from speculative_steps(session)
+                yield from session.parts.steps(session, speculative_steps)
             except RowError as error:
                 session.cache.discard()
                 session.cancel(error.slot)

@@ -39,8 +39,10 @@ USUAL_METHODS = Methods("prompt-lookup,suffix-decoding,token-recycling,speculati
 
 def check_rejection(methods: Mapping[str, Parts]) -> None:
     """ValueError unless rejection verifies the drafts of all these methods exactly: tokens that were drawn
-    from recorded distributions, and tokens that were not drawn."""
+    from recorded distributions, and tokens that were not drawn. Or if one has a schedule of its own."""
     for name, parts in methods.items():
+        if parts.schedule is not None:
+            raise ValueError(f"{name} decodes by a schedule of its own: leave it out")
         if parts.guarantee is not Guarantee.EXACT:
             raise ValueError(f"{name} does not keep the target's distribution: leave it out")
         if others := [claim.__name__ for claim in parts.drafter.claims if not issubclass(claim, Drawn)]:

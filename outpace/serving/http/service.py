@@ -14,6 +14,7 @@ from outpace.api.settings import generation_overrides, only_ends, resolve_settin
 from outpace.api.stop_strings import all_special_tokens
 from outpace.core.contracts import Parts
 from outpace.core.noise import derived
+from outpace.drafters.lookup.prediction import check_predictable
 from outpace.sampling.thinking import ThinkingTags
 from outpace.serving.engine import STUCK_SECONDS, Engine
 from outpace.serving.http.errors import ApiError, bad_request
@@ -59,6 +60,7 @@ class Service:
             raise ValueError("a server needs a tokenizer: choose a model that comes with one")
         self.name, self.vocab = name, model.target.vocab
         self.methods = tuple(methods)
+        self._parts = next(iter(methods.values()))  # those that state a reference are served alone
         self.max_length = max_length or model.max_length or MAX_LENGTH
         self.tokenizer = copy.deepcopy(model.tokenizer)  # the model's own is used in the engine's thread
         if chat_template is not None:
@@ -237,6 +239,8 @@ class Service:
         self._check_length(prediction or "", "prediction")
         try:
             [predicted] = encode_predictions(self.tokenizer, prediction, 1, self.vocab)
+            if predicted:
+                check_predictable(self._parts)
         except ValueError as error:
             raise bad_request(error, {}, "prediction") from error
         seed = random.getrandbits(32) if body.seed is None else body.seed
