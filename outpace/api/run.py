@@ -14,7 +14,7 @@ from outpace.api.row_output import Piece, Result, RowOutput
 from outpace.api.settings import Settings
 from outpace.core.contracts import Parts, PrefixCache, Step
 from outpace.decode import Session
-from outpace.drafters.lookup.prediction import PredictionDrafter
+from outpace.drafters.lookup.prediction import PredictionDrafter, check_predictable
 from outpace.sampling.target_probs import LazyTargetProbs
 
 
@@ -43,6 +43,7 @@ class Run:
     ) -> None:
         self._predicted: PredictionDrafter | None = None
         if any(predictions):
+            check_predictable(parts)
             self._predicted = PredictionDrafter(parts.drafter)
             parts = replace(parts, drafter=self._predicted)
         self._reference = None if parts.reference is None else parts.reference.description

@@ -9,14 +9,14 @@ from random import Random
 from typing import Generic, TypeVar
 
 from outpace.core.context import Context
-from outpace.core.contracts import Parts, Reference, Scores, Step, TargetProbs
+from outpace.core.contracts import Parts, Scores, Step, TargetProbs
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import PROMPT_TOKENS
 from outpace.proof.decode_all import texts
 from outpace.proof.draft_counts import DraftCounts
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
-from outpace.proof.reference import Logits, difference, plain_distribution
+from outpace.proof.reference import Promise, difference, plain_distribution
 from outpace.sampling.target_probs import LazyTargetProbs
 
 Outcome = TypeVar("Outcome")  # result of a run: a continuation, or the continuations of several rows
@@ -143,11 +143,8 @@ def _run(
     return list(map(tuple, found))
 
 
-def largest_error(
-    enumeration: Enumeration[tuple[int, ...]], of: Logits | Reference, cases: Sequence[Case]
-) -> float:
-    """Largest difference of any outcome's probability from plain decoding with these logits, over all
-    cases."""
+def largest_error(enumeration: Enumeration[tuple[int, ...]], of: Promise, cases: Sequence[Case]) -> float:
+    """Largest difference of any outcome's probability from what is promised, over all cases."""
     pairs = zip(enumeration.distributions, cases, strict=True)
     return max(
         difference(distribution, plain_distribution(of, case.prompt, case.sampling))
@@ -155,9 +152,8 @@ def largest_error(
     )
 
 
-def largest_difference(one: Logits | Reference, other: Logits | Reference, cases: Sequence[Case]) -> float:
-    """Largest difference of any outcome's probability between plain decoding with the logits of one and of
-    the other, over all cases."""
+def largest_difference(one: Promise, other: Promise, cases: Sequence[Case]) -> float:
+    """Largest difference of any outcome's probability between two promises, over all cases."""
     return max(
         difference(*(plain_distribution(each, case.prompt, case.sampling) for each in (one, other)))
         for case in cases

@@ -16,7 +16,7 @@ from math import prod
 from time import perf_counter
 from typing import Any
 
-from outpace.core.contracts import Parts, Recipe, Reference
+from outpace.core.contracts import Parts, Recipe
 from outpace.core.noise import Key
 from outpace.core.sampling_params import SamplingParams
 from outpace.proof.decode_all import texts
@@ -27,7 +27,7 @@ from outpace.proof.models import Models
 from outpace.proof.option_values import plain
 from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.per_row_drafter import group_by_group
-from outpace.proof.reference import Logits, difference, plain_distribution
+from outpace.proof.reference import Promise, difference, plain_distribution, promised
 from outpace.proof.result import Proof
 from outpace.proof.sampling_cases import crossed
 
@@ -113,7 +113,7 @@ def _run(
     return [tuple(rows) for rows in ended]
 
 
-def independent(of: Logits | Reference, group: Group) -> dict[Texts, float]:
+def independent(of: Promise, group: Group) -> dict[Texts, float]:
     """The joint output distribution of a group under plain decoding with these logits: the product over its
     rows."""
     distributions = [plain_distribution(of, group.prompt, params).items() for params in group.sampling]
@@ -123,9 +123,7 @@ def independent(of: Logits | Reference, group: Group) -> dict[Texts, float]:
     }
 
 
-def largest_joint_error(
-    enumeration: Enumeration[Texts], of: Logits | Reference, groups: Sequence[Group]
-) -> float:
+def largest_joint_error(enumeration: Enumeration[Texts], of: Promise, groups: Sequence[Group]) -> float:
     """Largest difference of any joint outcome's probability from plain decoding with these logits, over all
     groups."""
     pairs = zip(enumeration.distributions, groups, strict=True)
@@ -139,6 +137,7 @@ def prove_together(
     temperatures, then with combined sampling parameters."""
     vocab, tokens, sampled = models.target.vocab, 5 if exhaustive else 4, 2 if exhaustive else 1
     reference = recipe.build(models.target, **options).reference
+    promise = promised(reference, models.logits)
     tried = ((tokens, "", ragged_groups(vocab, tokens)), (3, "crossed", crossed_groups(vocab, 3, sampled)))
     for longest, settings, groups in tried:
         began = perf_counter()
@@ -152,12 +151,11 @@ def prove_together(
             batch=BATCH,
             outcomes=sum(map(len, found.distributions)),
             runs=found.runs,
-            error=largest_joint_error(found, reference or models.logits, groups),
+            error=largest_joint_error(found, promise, groups),
             loss=None
             if reference is None
             else max(
-                difference(independent(reference, group), independent(models.logits, group))
-                for group in groups
+                difference(independent(promise, group), independent(models.logits, group)) for group in groups
             ),
             seconds=perf_counter() - began,
             settings=settings,

@@ -4,25 +4,47 @@ logits of the target or of the reference that a LOSSY method states."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import Reference
+from outpace.core.contracts import Reference, StepReference, StepRequest
 from outpace.core.sampling_params import SamplingParams
-from outpace.proof.sampling_cases import stated
+from outpace.proof.sampling_cases import adjusted, stated
 
 Outcome = TypeVar("Outcome")
 # M texts of equal length -> (M, V) logits of the next token
 Logits = Callable[[list[tuple[int, ...]]], Tensor]
 
 
+@dataclass(frozen=True)
+class StepByStep:
+    """A distribution that is stated step by step, with the logits of the target."""
+
+    reference: StepReference
+    logits: Logits
+
+
+Promise = Logits | Reference | StepByStep
+
+
+def promised(reference: Reference | StepReference | None, logits: Logits) -> Promise:
+    """What a method promises that states this reference, for a target with these logits."""
+    if isinstance(reference, StepReference):
+        return StepByStep(reference, logits)
+    return logits if reference is None else reference
+
+
 def plain_distribution(
-    of: Logits | Reference, prompt: Sequence[int], sampling: SamplingParams
+    of: Promise, prompt: Sequence[int], sampling: SamplingParams
 ) -> dict[tuple[int, ...], float]:
-    """Continuation (stop token included) -> probability under plain decoding with these parameters."""
+    """Continuation (stop token included) -> probability under plain decoding with these parameters, or as a
+    method states it."""
+    if isinstance(of, StepByStep):
+        return _by_steps(of, tuple(prompt), sampling)
     logits = partial(of.logits, prompt_length=len(prompt)) if isinstance(of, Reference) else of
     finished: dict[tuple[int, ...], float] = {}
     open_texts: dict[tuple[int, ...], float] = {(): 1.0}
@@ -40,6 +62,32 @@ def plain_distribution(
         if not open_texts:
             break
     return finished | open_texts
+
+
+def _by_steps(
+    of: StepByStep, prompt: tuple[int, ...], sampling: SamplingParams
+) -> dict[tuple[int, ...], float]:
+    @cache
+    def probs(text: tuple[int, ...]) -> Tensor:
+        return stated(of.logits([text]), [text], sampling, len(prompt))[0]
+
+    def changed(text: tuple[int, ...], logits: Tensor) -> Tensor:
+        return adjusted(logits[None], [text], sampling, len(prompt))[0]
+
+    request = StepRequest(sampling, probs, changed)
+    finished: dict[tuple[int, ...], float] = {}
+    open_texts: dict[tuple[int, ...], float] = {(): 1.0}
+    while open_texts:
+        # the shortest first: every other way to it has been followed then
+        text = min(open_texts, key=len)
+        before, limit = open_texts.pop(text), sampling.max_tokens - len(text)
+        for probability, tokens in of.reference.step((*prompt, *text), limit, request):
+            end = next((at for at, token in enumerate(tokens, 1) if token in sampling.stop), limit)
+            new = (*text, *tokens[: min(end, limit)])
+            ended = len(new) == sampling.max_tokens or new[-1] in sampling.stop
+            found = finished if ended else open_texts
+            found[new] = found.get(new, 0.0) + before * probability
+    return finished
 
 
 def difference(one: Mapping[Outcome, float], other: Mapping[Outcome, float]) -> float:

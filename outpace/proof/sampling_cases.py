@@ -10,6 +10,7 @@ Letters: M texts, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -94,6 +95,16 @@ def stated(
     if sampling.greedy:
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
     return logits.softmax(-1)
+
+
+def adjusted(
+    logits: Tensor, texts: Sequence[tuple[int, ...]], sampling: SamplingParams, prompt: int
+) -> Tensor:  # (M, V) -> (M, V)
+    """Logits after M texts as the parameters change them that come before temperature."""
+    ids = torch.tensor(texts)
+    for processor in _processors(replace(sampling, temperature=0.0), prompt):
+        logits = processor(ids, logits)
+    return logits
 
 
 def _processors(sampling: SamplingParams, prompt: int) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from outpace.core.contract_checks import ContractError, check_sums
-from outpace.core.contracts import Guarantee, Parts, Recipe, Step, Target
+from outpace.core.contracts import Guarantee, Parts, Recipe, Step, StepReference, Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
@@ -45,6 +45,7 @@ from outpace.proof.mutants.transformers_path import transformers_mutants
 from outpace.proof.option_values import choices, plain
 from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.per_row_drafter import row_by_row
+from outpace.proof.reference import promised
 from outpace.proof.result import Proof
 from outpace.proof.sampling_cases import crossed, paired
 from outpace.proof.slots import fault_in_used_slots
@@ -53,6 +54,8 @@ from outpace.recipes import described, place
 
 SMALL, QUICK, EXHAUSTIVE = 400, 3_000, 20_000  # maximum runs of one proof; one core does about 1000 a second
 LONGEST = 18  # maximum number of new tokens of a request with temperature > 0
+# and where a reference is compared with plain decoding, which may have many more outcomes than the method
+COMPARED = 4
 BATCH = 256  # rows decoded in one batch, one run each
 PROMPTS = ((0, 1, 2, 0, 1), (2, 2), (1,), (1, 0, 2))
 # prompts decoded beforehand, for drafters that learn and for parts that have been used
@@ -219,7 +222,8 @@ def prove(
         yield exact_limit(recipe, models, most)
     if plan.alone or exhaustive:
         yield default.prove(requests, SMALL, batch=1)
-    if plan.predicted:
+    by_steps = isinstance(recipe.build(models.target, **options[0]).reference, StepReference)
+    if plan.predicted and not by_steps:  # such a reference holds for the method's own drafts
         yield default.prove(requests, plan.most_varied, predicted=True)
     for index, each in enumerate(options):
         if index < plan.settings or exhaustive:
@@ -271,10 +275,13 @@ def _empty(recipe: Recipe, models: Models) -> Proof:
 def exact_limit(recipe: Recipe, models: Models, most: int = 600) -> Proof:
     """One distribution test of a LOSSY recipe with the option values that make it EXACT: it then has plain
     decoding's distribution, and states no other."""
-    options = {**next(choices(recipe, models)), **recipe.exact_with}
+    usual = next(choices(recipe, models))
+    options = {**usual, **recipe.exact_with}
     proof = Subject(recipe, options, models).prove(ragged, most)
     if proof.loss is None:
-        return proof
+        # at its limit a rule whose law is stated by steps accepts nothing
+        by_steps = isinstance(recipe.build(models.target, **usual).reference, StepReference)
+        return replace(proof, allowed=0) if by_steps else proof
     return replace(proof, fault="a reference is stated with the options of exact_with, which are to be EXACT")
 
 
@@ -375,9 +382,13 @@ class Subject:
             tokens=tokens,
             outcomes=sum(map(len, found.distributions)),
             runs=found.runs,
-            error=largest_error(found, reference or models.logits, cases),
+            error=largest_error(found, promised(reference, models.logits), cases),
             seconds=perf_counter() - began,
-            loss=None if reference is None else largest_difference(reference, models.logits, cases),
+            loss=None
+            if reference is None
+            else largest_difference(
+                promised(reference, models.logits), models.logits, requests(min(tokens, COMPARED))
+            ),
             # a drafter that drafts from other rows has none here, as each row has its own drafter; with a
             # predicted output many drafts are the prediction's, so only depth 1 is required of them
             allowed=0

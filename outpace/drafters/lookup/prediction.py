@@ -11,13 +11,22 @@ from collections.abc import Sequence
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Drafter, Plan, Step
+from outpace.core.contracts import Draft, Drafter, Parts, Plan, Step, StepReference
 from outpace.drafters.lookup.text_lookup import chain, first_found
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
 # minimum and maximum tokens of a draft; the longest has 64 nodes with its root, a CUDA graph size
 MIN_DRAFT, MAX_DRAFT = (8, 63)
 MAX_NGRAM, MIN_NGRAM = 3, 1  # longest and shortest n-gram looked up after a difference
+
+
+def check_predictable(parts: Parts) -> None:
+    """ValueError for a method whose output depends on what is drafted: a prediction would change it."""
+    if isinstance(parts.reference, StepReference):
+        raise ValueError(
+            f"the output is that of {parts.reference.description}, which depends on the method's own drafts: "
+            "leave out the predicted output"
+        )
 
 
 class PredictionDrafter:

@@ -21,7 +21,7 @@ from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.lookup.ngram_probabilities import NGramProbabilityDrafter
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.models.predictors.hidden_state_predictor import untrained_hidden_state_predictor
+from outpace.models.predictors.hidden_state.predictor import untrained_hidden_state_predictor
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise

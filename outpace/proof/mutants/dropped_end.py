@@ -13,8 +13,9 @@ from outpace.core.contracts import Draft, Frontier, Parts, Plan
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
-from outpace.models.heads.head_model import HeadModel, untrained_eagle
-from outpace.models.predictors.draft_length_predictor import untrained_draft_length_predictor
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.predictors.draft_length.predictor import untrained_draft_length_predictor
 from outpace.models.table import TableTarget
 from outpace.proof.mutants.drafters import picked
 from outpace.verifiers.rejection import Rejection

@@ -11,7 +11,8 @@ from outpace.drafters.compose.most_confident import MostConfident
 from outpace.drafters.compose.union import UnionDrafter
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
-from outpace.models.heads.head_model import HeadModel, untrained_eagle
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.table import TableTarget
 from outpace.verifiers.rejection import Rejection
 

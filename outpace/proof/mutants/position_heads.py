@@ -14,8 +14,8 @@ from outpace.core.noise import Noise
 from outpace.drafters.model.best_paths import best_paths
 from outpace.drafters.model.grow import grow
 from outpace.drafters.model.position_drafter import PositionDrafter
-from outpace.models.heads.medusa import untrained_medusa
-from outpace.models.heads.redrafter import untrained_redrafter
+from outpace.models.heads.medusa.head import untrained_medusa
+from outpace.models.heads.redrafter.head import untrained_redrafter
 from outpace.models.table import TableTarget
 from outpace.proof.mutants.drafters import MostProbable
 

@@ -26,7 +26,8 @@ from outpace.drafters.model.adapter_drafter import AdapterDrafter, AdapterReader
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import grow
 from outpace.drafters.model.self_draft import SelfDraft
-from outpace.models.heads.head_model import HeadModel, untrained_kangaroo
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.kangaroo.head import untrained_kangaroo
 from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
@@ -39,6 +40,7 @@ from outpace.models.slim.saving_forward import SavingForward
 from outpace.proof.enumeration import Case, Leak, enumerate_distributions, largest_error
 from outpace.proof.models import Models
 from outpace.proof.mutants.skip_sets import chosen_layers, entries_written
+from outpace.proof.reference import promised
 from outpace.recipes.self_speculation.quicksilver import quicksilver
 from outpace.verifiers.rejection import Rejection
 
@@ -256,7 +258,7 @@ def decoding_error(models: Models, parts: Callable[[Models], Parts] = by_draft_m
     outcome of a row depends on the other rows of its batch (Leak)."""
     try:
         found = enumerate_distributions(lambda: parts(models), CASES)
-        return largest_error(found, parts(models).reference or models.logits, CASES)
+        return largest_error(found, promised(parts(models).reference, models.logits), CASES)
     except Leak:
         return float("inf")
 
