@@ -25,3 +25,23 @@ def only(quick: Collection[Any], variants: Iterable[Any]) -> list[Any]:
     return [
         each if each in quick else slow(*each) if isinstance(each, tuple) else slow(each) for each in given
     ]
+
+
+# one method of each family, whose variants `make test` runs of tests that are the same for every method
+OF_FAMILIES = (
+    "auto",
+    "eagle2",
+    "layerskip",
+    "medusa-typical",
+    "smartspec",
+    "speculative-sampling",
+    "suffix-decoding",
+    "tli",
+    "traversal",
+)
+
+
+def of_families(names: Iterable[str]) -> list[Any]:
+    """The methods, of which those that stand for a family are not marked slow."""
+    given = list(names)
+    return only([name for name in OF_FAMILIES if name in given], given)

@@ -13,7 +13,8 @@ from outpace.proof.models import Models, peaked_tables
 from outpace.proof.mutants.transformers_path import transformers_mutants
 from outpace.proof.option_values import THRESHOLD
 from outpace.proof.suite import CAUGHT, PLANS, exact_limit, mistakes, prove, prove_default
-from outpace.recipes import find, get, names
+from outpace.recipes import entries, find, get, names
+from tests.tiers import OF_FAMILIES, of_families
 
 
 @cache
@@ -21,7 +22,7 @@ def models(kind: str) -> Models:
     return PLANS[kind].models()
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", of_families(names()))
 def test_drafts_are_accepted_and_the_distribution_is_the_promised_one(name: str) -> None:
     recipe = get(name)
     proof = prove_default(recipe, models("peaked"), 200)
@@ -43,6 +44,7 @@ PLANNED = {
 }
 
 
+BY_STEPS = {"medusa-typical"}  # methods that state the law of a step
 # runs of methods whose texts have to be longer for accepted drafts: lookahead drafts n-grams of its own text,
 # the others draft after a first step and end many drafts after a token
 LONGER = {"lookahead": 2000, "clasp": 500, "knn-ssd": 1500}
@@ -56,7 +58,9 @@ def test_the_distribution_is_the_promised_one_with_every_option(name: str, kind:
     plan = replace(plan, most=LONGER.get(name, plan.most))
     proofs = list(prove(get(name), models(kind), plan))
     assert {0.0, 0.7, 1.0} <= {temperature for proof in proofs for temperature in proof.temperatures}
-    assert {256} <= {proof.batch for proof in proofs} and any(proof.predicted for proof in proofs)
+    assert {256} <= {proof.batch for proof in proofs}
+    # a law of steps holds for the method's own drafts
+    assert any(proof.predicted for proof in proofs) != (name in BY_STEPS)
     # drafts of 0.4 times a match's length have one token in texts as short as these
     short = [proof for proof in proofs if proof.options.get("max_spec_factor") == THRESHOLD]
     assert all(proof.as_promised and proof.accepted for proof in short)
@@ -74,6 +78,11 @@ def test_proofs_of_adaptive_trees_have_trees_of_adaptive_sizes(name: str) -> Non
     plan = replace(PLANS["table"], most=200, most_varied=50)
     proofs = [each for each in prove(get(name), models("table"), plan) if each.options.get("adaptive")]
     assert proofs and all(proof.holds and not proof.same_as_default for proof in proofs)
+
+
+def test_every_family_has_a_method_in_the_quick_tier() -> None:
+    families = {entry.name: entry.family for entry in entries()}
+    assert sorted(families[name] for name in OF_FAMILIES) == sorted({*families.values()})
 
 
 def test_twenty_mistakes_or_more_are_planted() -> None:

@@ -20,6 +20,7 @@ from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 from outpace.proof.models import Models, tables
 from outpace.recipes._option_kinds import kind_of, kinds_in
 from outpace.sampling.target_probs import LazyTargetProbs
+from tests.tiers import of_families
 
 VOCAB = 4
 PIECES = [b"a", b"b", b"c", b"ab"]
@@ -87,7 +88,7 @@ def decode(parts: Parts, temperature: float, generated: list[int] | None = None)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", of_families(recipes.names()))
 def test_a_target_that_reads_chains_gets_chains_or_the_method_refuses_at_once(
     name: str, temperature: float
 ) -> None:
@@ -118,7 +119,7 @@ def test_methods_that_leave_out_layers_send_a_target_of_one_layer_to_a_draft_mod
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
-    "name", [name for name in recipes.names() if draft_options(name, TableTarget(VOCAB))]
+    "name", of_families(name for name in recipes.names() if draft_options(name, TableTarget(VOCAB)))
 )
 def test_a_draft_model_that_gives_nan_is_named(name: str, temperature: float) -> None:
     draft = TableTarget(VOCAB, seed=2)
