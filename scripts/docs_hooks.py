@@ -29,13 +29,11 @@ from outpace.cli import app
 from outpace.cli.commands.show import given
 from outpace.cli.recipe_options import type_name
 from outpace.core.contracts import Recipe
-from outpace.recipes import Entry
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs/results"
 # on a forge, where the source is not filled in, the line below is a link to it
 SOURCE = re.compile(r"^<!-- source: (?P<path>\S+) (?P<name>\S+) -->\n\[[^\]]*\]\([^)]*\)$", re.MULTILINE)
-METHODS = "<!-- methods -->"
 EVIDENCE = "<!-- evidence -->"
 LOG = "log.md"
 # with the table that scripts/speedup_tables.py wrote below it, and its end
@@ -45,7 +43,7 @@ SPEEDUPS = re.compile(
 )
 HELP = "<!-- help -->"
 # in the repository pages link to a method's file, on the site to its page
-RECIPE = re.compile(r"\]\(\.\./outpace/recipes/\w+/(?P<name>\w+)\.py\)")
+RECIPE = re.compile(r"\]\((?P<up>(?:\.\./)+)outpace/recipes/\w+/(?P<name>\w+)\.py\)")
 VERB = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)
 
 
@@ -172,17 +170,6 @@ def method_page(recipe: Recipe, guarantee: str) -> str:
     return "\n".join(lines)
 
 
-def method_table(catalogue: Iterable[Entry]) -> str:
-    found = recipes.find()
-    head = ["| Method | Promise | Family | Needs | What it does |", "|---|---|---|---|---|"]
-    rows = [
-        f"| [{e.name}]({e.name}.md) | {e.guarantee.upper()} | {e.family} | {needs(found[e.name])} "
-        f"| {e.summary} |"
-        for e in catalogue
-    ]
-    return "\n".join([*head, *rows])
-
-
 def speedups_table(path: str, methods: Iterable[str]) -> str:
     """Markdown table: speedups over plain decoding in a result file, all prompt sets pooled."""
     result = load_once(RESULTS / path)
@@ -233,11 +220,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     def speedups(match: re.Match[str]) -> str:
         return speedups_table(match["path"], match["methods"].split(","))
 
-    markdown = RECIPE.sub(lambda found: f"](methods/{found['name'].replace('_', '-')}.md)", markdown)
+    def recipe(match: re.Match[str]) -> str:
+        folder = "methods/" if match["up"] == "../" else ""  # pages of methods/ link from there
+        return f"]({folder}{match['name'].replace('_', '-')}.md)"
+
+    markdown = RECIPE.sub(recipe, markdown)
     if HELP in markdown:
         markdown = markdown.replace(HELP, command_line_help())
-    if METHODS in markdown:
-        markdown = markdown.replace(METHODS, method_table(recipes.entries()))
     if EVIDENCE in markdown:
         markdown = markdown.replace(EVIDENCE, evidence.tables())
     if page.file.src_uri == LOG:

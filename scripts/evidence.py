@@ -73,7 +73,7 @@ def claims() -> dict[str, tuple[str, dict[str, list[Row]]]]:
 
 def methods() -> set[str]:
     """What has to have a row: recipes, what `outpace train` trains, and methods that are commands."""
-    return {each.name for each in recipes.entries()} | set(training.METHODS) | COMMANDS
+    return {each.name for each in recipes.entries()} | set(training.methods()) | COMMANDS
 
 
 def rows_of(method: str) -> list[Row]:

@@ -1,22 +1,19 @@
-"""Update the table of methods in the README from the recipes.
-
-`python scripts/methods_table.py` rewrites the section; with --check it exits with an error if it is out of
-date. The documentation site uses `needs` too.
-"""
+"""Write the tables of families in the README and of methods in docs/methods/index.md, from the recipes and
+the published results: `python scripts/methods_table.py`. The documentation site uses `needs` too."""
 
 from __future__ import annotations
 
 import re
-import sys
-from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from benchmarks.paired import Result, compare, load
 from outpace import recipes
+from outpace.bench.report.summary import ALL
 from outpace.core.contracts import Recipe, Target
 from outpace.drafters.compose.specialists import Specialists
 from outpace.models.heads.opened_head import OpenedHead
-from outpace.models.predictors.exit_predictor import ExitPredictor
 from outpace.models.predictors.predictor import Predictor
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._option_kinds import kinds_in
@@ -56,7 +53,7 @@ def is_head(annotation: Any) -> bool:
 
 def is_predictor(annotation: Any) -> bool:
     """Whether an option with this annotation is a trained predictor of acceptance, lengths or exits."""
-    return isinstance(annotation, type) and issubclass(annotation, Predictor | ExitPredictor)
+    return isinstance(annotation, type) and issubclass(annotation, Predictor)
 
 
 def is_file(annotation: Any) -> bool:
@@ -64,27 +61,103 @@ def is_file(annotation: Any) -> bool:
     return getattr(annotation, "__supertype__", None) is str
 
 
-def table() -> str:
-    """Markdown table of methods grouped by family, requirements and guarantee, linked to their recipes."""
-    found = recipes.find()
-    groups: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for entry in recipes.entries():
-        groups[entry.family, needs(found[entry.name]), entry.guarantee.upper()].append(entry.name)
-    lines = ["| Family | Needs, besides the target | Promise | Methods |", "|---|---|---|---|"]
-    for (family, need, guarantee), names in sorted(groups.items()):
-        links = [f"[{name}]({recipes.files()[name].resolve().relative_to(ROOT)})" for name in names]
-        lines.append(f"| {family} | {need} | {guarantee} | {', '.join(links)} |")
+# result files with speedups over plain decoding, those of larger models first
+FILES = (
+    "auto/auto-113m-cpu",
+    "heads/heads-113m-cpu",
+    "lookup-or-draft/lookup-or-draft-113m-cpu",
+    "self-speculation/self-speculation-113m-cpu",
+    "verification/verification-cpu",
+    "training-free/training-free-cpu",
+    "heads/heads-cpu",
+)
+SERVED = ("smartspec",)  # measured in a server, by latency
+STARTS = {  # family -> what it needs, and the method to start with
+    "base": ("a draft model", "speculative-sampling"),
+    "training-free": ("nothing", "suffix-decoding"),
+    "trained heads": ("a draft head (`outpace train`)", "eagle"),
+    "self-speculation": ("nothing, or a target trained with early exits", "layerskip"),
+    "exact verification": ("a draft model", "block-verification"),
+    "other vocabularies": ("any draft model", "tli"),
+    "relaxed acceptance": ("a draft model or a draft head", "medusa-typical"),
+    "control and routing": ("what its methods need", "auto"),
+    "batching and serving": ("nothing, or a draft model", "smartspec"),
+}
+
+
+@cache
+def results(name: str) -> Result:
+    """The result file of this name."""
+    return load(ROOT / "docs" / "results" / f"{name}.json.gz")
+
+
+@cache
+def measured(method: str) -> str:
+    """Markdown: the largest median speedup over plain decoding at temperature 0 in the first of `FILES` that
+    has the method, linked from `docs` to its page; "-" if none has."""
+    if method in SERVED:
+        return "[under load](results/serving.md)"
+    for name in FILES:
+        labels = dict.fromkeys(run["method"] for run in results(name)["runs"])
+        own = [label for label in labels if label.partition(":")[0] == method]
+        found = [compare(results(name), label, workload=ALL, temperature=0.0) for label in own]
+        medians = [each.ratio.median for each in found if each is not None and each.ratio.known]
+        if medians:
+            return f"[{max(medians):.2f}x](results/{name.partition('/')[0]}.md)"
+    return "-"
+
+
+def year(paper: str) -> str:
+    """The year in which an arXiv number was given; "" for other papers."""
+    number = re.search(r"\b(\d\d)(\d\d)\.\d{4,5}", paper)
+    return f"20{number[1]}" if number else ""
+
+
+def families_table() -> str:
+    """Markdown table for the README: a row for each family."""
+    entries = recipes.entries()
+    lines = [
+        "| Family | Methods | Needs, besides the target | Start with | Measured |",
+        "|---|---:|---|---|---:|",
+    ]
+    for family, (need, start) in STARTS.items():
+        count = sum(entry.family == family for entry in entries)
+        link = f"[{start}]({recipes.files()[start].resolve().relative_to(ROOT)})"
+        value = measured(start).replace("](results/", "](docs/results/")
+        lines.append(f"| {family} | {count} | {need} | {link} | {value} |")
+    if missing := {entry.family for entry in entries} - set(STARTS):
+        raise KeyError(f"add {', '.join(missing)} to STARTS in scripts/methods_table.py")
     return "\n".join([*lines, ""])
 
 
-def filled(readme: str) -> str:
-    """The README's text with an updated table of methods."""
-    return SECTION.sub(lambda match: match[1] + table() + match[2], readme)
+def methods_table() -> str:
+    """Markdown table for docs/methods/index.md: a row for each method."""
+    found = recipes.find()
+    lines = [
+        "| Method | Family | Promise | Needs, besides the target | Paper | Year | Measured |",
+        "|---|---|---|---|---|---:|---:|",
+    ]
+    for entry in recipes.entries():
+        link = f"[{entry.name}](../../{recipes.files()[entry.name].resolve().relative_to(ROOT)})"
+        paper = re.sub(
+            r"arXiv:(\d{4}\.\d{4,5})", r"[\g<0>](https://arxiv.org/abs/\1)", found[entry.name].paper
+        )
+        cells = [link, entry.family, entry.guarantee.upper(), needs(found[entry.name]), paper]
+        cells.append(year(found[entry.name].paper))
+        value = measured(entry.name).replace("](results/", "](../results/")
+        lines.append(f"| {' | '.join([*cells, value])} |")
+    return "\n".join([*lines, ""])
+
+
+PAGES = {README: families_table, ROOT / "docs" / "methods" / "index.md": methods_table}
+
+
+def filled(path: Path) -> str:
+    """The text of one of `PAGES` with its table updated."""
+    text = path.read_text(encoding="utf-8")
+    return SECTION.sub(lambda match: match[1] + PAGES[path]() + match[2], text)
 
 
 if __name__ == "__main__":
-    old = README.read_text(encoding="utf-8")
-    new = filled(old)
-    if "--check" in sys.argv:
-        sys.exit("README.md's methods are out of date: run scripts/methods_table.py" if new != old else 0)
-    README.write_text(new, encoding="utf-8")
+    for page in PAGES:
+        page.write_text(filled(page), encoding="utf-8")
