@@ -16,7 +16,8 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.decode import PROMPT_TOKENS, Session
 from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.models.heads.head_model import HeadModel, untrained_kangaroo
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.kangaroo.head import untrained_kangaroo
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.models import transformers_models

@@ -12,15 +12,14 @@ from outpace.api.prompts import encode
 from outpace.drafters.compose.specialists import Specialists
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.formats.files import names_target
-from outpace.models.heads.formats.folder import load_head
-from outpace.models.heads.formats.kinds import kind_in
-from outpace.models.heads.formats.position_heads import FORMATS, load_position_head
+from outpace.models.heads.formats.folder import load_head, method_in
 from outpace.models.heads.head_model import HeadModel
-from outpace.models.heads.hydra import HydraHead
+from outpace.models.heads.kinds import head_methods
+from outpace.models.heads.position_head import PositionHead
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.heads.self_check import SHORTEST, self_check
 from outpace.models.hf.target import HFTarget
-from outpace.models.names import resolve, usual_head
+from outpace.models.names import ZOO, packaged_heads, resolve
 from outpace.models.openvino.compressed_weights import CompressedWeights, weights_of_head
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 
@@ -98,30 +97,34 @@ class ModelOpener:
         )
         return CrossVocabularyDraft(draft.target, drafts, own)
 
-    def usual_head(self, method: str) -> str | None:
-        """Name of the package's draft head for this method and the target; None if it has none."""
-        return usual_head(self.target.name, method)
+    def usual_heads(self, method: str, kinds: Sequence[str]) -> list[str]:
+        """Names of the package's draft heads for the target: the one named after the method, or without one
+        those of the first kind that has any. `kinds`: methods for which the heads may have been made."""
+        names = packaged_heads(self.target.name)
+        if ZOO + method in names:
+            return [ZOO + method]
+        made_for = {name: method_in(Path(resolve(name)), head_methods()) for name in names}
+        found = ([name for name in names if made_for[name] == kind] for kind in kinds)
+        return next(filter(None, found), [])
 
-    def head(self, kinds: Sequence[str], value: Any) -> HeadModel | PositionModel:
-        """The draft head of one of these kinds in a folder or of the package, compiled if the target is. With
-        weights in the format for drafts, unless it has no KV cache. HeadFileError (a ValueError) if it is of
-        another kind or does not fit the target."""
+    def head(self, methods: Sequence[str], value: Any) -> HeadModel | PositionModel:
+        """The draft head in a folder or of the package that was made for one of these methods, compiled if
+        the target is. With weights in the format for drafts, unless it has no KV cache. HeadFileError (a
+        ValueError) if it was made for another method or does not fit the target."""
         if not isinstance(value, str | Path):
             raise ValueError(f"a draft head is a folder, not a {type(value).__name__}")
         model, folder = self.target, resolve(str(value))
-        kind = kind_in(Path(folder), kinds)
-        if (found := model.heads.get((kind, str(value)))) is None:
+        method = method_in(Path(folder), methods)
+        if (found := model.heads.get((method, str(value)))) is None:
             compile = model.target.compiled is not None
-            if kind in FORMATS:
-                head = load_position_head(kind, folder, model.target)
-                layer = head.prefix if isinstance(head, HydraHead) else None
-                weights = None if layer is None else self._weights(layer)
+            head = load_head(method, folder, model.target)
+            if isinstance(head, PositionHead):
+                weights = None if head.prefix is None else self._weights(head.prefix)
                 found = PositionModel(head, compile=compile, weights=weights)
             else:
-                head = load_head(kind, folder, model.target)
                 self._warn_of_misreading(head, Path(folder))
                 found = HeadModel(head, compile=compile, weights=self._weights(head))
-            model.heads[kind, str(value)] = found
+            model.heads[method, str(value)] = found
         return found
 
     def _weights(self, head: DraftHead) -> CompressedWeights | None:

@@ -133,12 +133,13 @@ def _kind_of(model: Any) -> str:
         return DRAFT_MODEL
     # imports torch, which a configuration that names its method does not need
     from outpace.models.heads.formats.files import HeadFileError
-    from outpace.models.heads.formats.kinds import kind_of_folder
+    from outpace.models.heads.formats.folder import kind_in
 
     try:
-        return kind_of_folder(folder) or DRAFT_MODEL
+        kind = kind_in(folder)
     except HeadFileError:  # such as an adapter, or a file that its own loader reads
         return DRAFT_MODEL
+    return DRAFT_MODEL if kind is None else kind.method
 
 
 def _rule(given: dict[str, Any]) -> str:

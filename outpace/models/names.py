@@ -11,22 +11,6 @@ DRAFTS = {"zoo:target": ("zoo:draft", "zoo:draft-2k")}
 WEIGHTS = Path(str(files("outpace"))) / "zoo" / "weights"
 HEADS = WEIGHTS.parent / "heads"
 CONFIGS = ("config.json", "adapter_config.json")  # one of them is in the folder of a model or head
-# target -> method -> draft head, or several, separated by commas
-USUAL_HEADS = {
-    "zoo:target": {
-        "eagle": "zoo:eagle",
-        "eagle2": "zoo:eagle",
-        "fr-spec": "zoo:eagle",
-        "scylla": "zoo:eagle",
-        "hass": "zoo:hass",
-        "eagle3": "zoo:eagle3",
-        "medusa": "zoo:medusa",
-        "hydra": "zoo:hydra",
-        "mlp-speculator": "zoo:mlp-speculator",
-        "redrafter": "zoo:redrafter",
-        "taps": "zoo:eagle,zoo:hass",
-    }
-}
 
 
 def usual_draft(target: str, *, cross_vocabulary: bool = False) -> str | None:
@@ -36,12 +20,9 @@ def usual_draft(target: str, *, cross_vocabulary: bool = False) -> str | None:
     return name if (WEIGHTS / name.removeprefix(ZOO) / "config.json").is_file() else None
 
 
-def usual_head(target: str, method: str) -> str | None:
-    """Name of the package's draft head for a zoo target and a method; several are separated by commas. None
-    for other targets, and if their weights are missing."""
-    names = USUAL_HEADS.get(target, {}).get(method, "")
-    folders = [HEADS / name.removeprefix(ZOO) for name in names.split(",")]
-    return names if all((folder / "config.json").is_file() for folder in folders) else None
+def packaged_heads(target: str) -> list[str]:
+    """Names of the package's draft heads for a zoo target; none for other targets."""
+    return [f"{ZOO}{path.name}" for path in _models_in(HEADS)] if target in DRAFTS else []
 
 
 def is_model(folder: Path) -> bool:
@@ -67,4 +48,8 @@ def resolve(name: str) -> str:
 
 
 def _named_in(parent: Path) -> str:
-    return ", ".join(f"{ZOO}{path.name}" for path in sorted(parent.glob("*")) if is_model(path))
+    return ", ".join(f"{ZOO}{path.name}" for path in _models_in(parent))
+
+
+def _models_in(parent: Path) -> list[Path]:
+    return [path for path in sorted(parent.glob("*")) if is_model(path)]

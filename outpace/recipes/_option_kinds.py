@@ -26,51 +26,14 @@ from outpace.indexes.store import (
     TokenCountsFile,
     TrigramFile,
 )
-from outpace.models.heads.formats.folder import kind_of as kind_of_head
-from outpace.models.heads.formats.position_heads import FORMATS as POSITION_HEADS
-from outpace.models.heads.head_model import (
-    AnyEagleModel,
-    Eagle3Model,
-    EagleModel,
-    HeadModel,
-    KangarooModel,
-    untrained_eagle,
-    untrained_eagle3,
-    untrained_kangaroo,
-)
-from outpace.models.heads.hydra import untrained_hydra
-from outpace.models.heads.medusa import untrained_medusa
-from outpace.models.heads.mlp_speculator import untrained_mlp_speculator
-from outpace.models.heads.opened_head import ChainHead, OpenedHead
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.kinds import HeadKind, kinds_by_option
+from outpace.models.heads.opened_head import OpenedHead
 from outpace.models.heads.position_head import PositionHead
-from outpace.models.heads.position_model import (
-    HydraModel,
-    MedusaModel,
-    MlpSpeculatorModel,
-    PositionModel,
-    ReDrafterModel,
-)
-from outpace.models.heads.redrafter import untrained_redrafter
+from outpace.models.heads.position_model import PositionModel
 from outpace.models.names import resolve
-from outpace.models.predictors.draft_distribution_predictor import (
-    DraftDistributionPredictor,
-    untrained_draft_distribution_predictor,
-)
-from outpace.models.predictors.draft_length_predictor import (
-    DraftLengthPredictor,
-    untrained_draft_length_predictor,
-)
-from outpace.models.predictors.exit_predictor import (
-    ExitPredictor,
-    load_exit_predictor,
-    untrained_exit_predictor,
-)
 from outpace.models.predictors.folder import load_predictor
-from outpace.models.predictors.hidden_state_predictor import (
-    HiddenStatePredictor,
-    untrained_hidden_state_predictor,
-)
-from outpace.models.predictors.predictor import Predictor
+from outpace.models.predictors.kinds import PredictorKind, predictor_kinds
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._options import RecipeError
 
@@ -93,13 +56,14 @@ class Opener(Protocol):
         vocabularies."""
         ...
 
-    def usual_head(self, method: str, /) -> str | None:
-        """Name of the package's draft head for this method and the target; None if it has none."""
+    def usual_heads(self, method: str, kinds: Sequence[str], /) -> list[str]:
+        """Names of the package's draft heads for the target: the one named after the method, or without one
+        those of the first kind that has any. `kinds`: methods for which the heads may have been made."""
         ...
 
-    def head(self, kinds: Sequence[str], value: Any, /) -> HeadModel | PositionModel:
-        """The draft head in a folder, for the target; ValueError if it is of none of these kinds or does not
-        fit the target."""
+    def head(self, methods: Sequence[str], value: Any, /) -> HeadModel | PositionModel:
+        """The draft head in a folder, for the target; ValueError if it was made for none of these methods or
+        does not fit the target."""
         ...
 
 
@@ -117,10 +81,10 @@ class FunctionOpener:
             "the command line"
         )
 
-    def usual_head(self, method: str) -> str | None:
-        return None
+    def usual_heads(self, method: str, kinds: Sequence[str]) -> list[str]:
+        return []
 
-    def head(self, kinds: Sequence[str], value: Any) -> HeadModel | PositionModel:
+    def head(self, methods: Sequence[str], value: Any) -> HeadModel | PositionModel:
         """Raises RecipeError: a draft head is opened for a target."""
         raise RecipeError(
             "a draft head needs the target's hidden states: use outpace.generate or the command line"
@@ -158,6 +122,7 @@ class OptionKind:
     # values of an option that takes several, with which proofs run the recipe; None: `fixture` alone
     several: Callable[[Fixtures], tuple[Any, ...]] | None = None
     opens_default: bool = False  # the default of such an option is opened too, if no value is given
+    heads: tuple[str, ...] = ()  # of an option with draft heads: the methods for which they may be made
 
 
 def kinds_in(annotation: Any) -> list[OptionKind]:
@@ -210,68 +175,57 @@ def _index_file(annotation: Any, kind: str, build: Callable[[Fixtures], store.In
     )
 
 
-def _head(
-    annotation: Any,
-    kinds: tuple[str, ...],
-    opened_type: type[OpenedHead],
-    fixture: Callable[[TargetWithLayers, int], HeadModel | PositionModel],
-) -> OptionKind:
-    """The kind of an option that is a folder with a draft head of one of `kinds`, opened as `opened_type`.
-    `fixture`: an untrained one for a target, made from a seed."""
+def _head(annotation: Any, kinds: Sequence[HeadKind]) -> OptionKind:
+    """The kind of an option that is a folder with a draft head of one of `kinds`. The fixture is an untrained
+    one of the first."""
+    methods = tuple(kind.method for kind in kinds)
 
     def check(option: str, opened: HeadModel | PositionModel, target: Target, opener: Opener) -> None:
         if not isinstance(target, TargetWithLayers):
             raise RecipeError(
                 f"a draft head needs a target with hidden states, not a {type(target).__name__}"
             )
-        head = opened.head
-        found = head.method if isinstance(head, PositionHead) else kind_of_head(head)
-        if found not in kinds:
-            raise RecipeError(f"the {option} is a head for the method {found}, not for {' or '.join(kinds)}")
-        if not head.is_for(target):
+        found = opened.head.method
+        if found not in methods:
+            raise RecipeError(
+                f"the {option} is a head for the method {found}, not for {' or '.join(methods)}"
+            )
+        if not opened.head.is_for(target):
             raise RecipeError(f"the {option} was opened for another target: give its folder")
 
     def made(fixtures: Fixtures, seed: int = 0) -> HeadModel | PositionModel:
         assert isinstance(fixtures.target, TargetWithLayers)
-        return fixture(fixtures.target, seed)
+        head = kinds[0].untrained(fixtures.target, seed)
+        return PositionModel(head) if isinstance(head, PositionHead) else HeadModel(head)
 
     return OptionKind(
         annotation,
         "a folder with a draft head that was trained for the target; train one with "
-        f"`outpace train {kinds[0]} --target TARGET --output FOLDER`",
-        lambda value: isinstance(value, opened_type),
-        lambda value, opener: opener.head(kinds, value),
+        f"`outpace train {methods[0]} --target TARGET --output FOLDER`",
+        lambda value: isinstance(value, OpenedHead),
+        lambda value, opener: opener.head(methods, value),
         check,
         made,
         essential=False,  # optional in some recipes, which draft without it too
         several=lambda fixtures: (made(fixtures), made(fixtures, 1)),
+        heads=methods,
     )
 
 
-def _untrained(
-    opened_type: Callable[[Any], HeadModel | PositionModel], made: Callable[[TargetWithLayers, int], Any]
-) -> Callable[[TargetWithLayers, int], HeadModel | PositionModel]:
-    return lambda target, seed: opened_type(made(target, seed))
-
-
-def _predictor(annotation: type[Predictor], fixture: Callable[[Fixtures], Predictor]) -> OptionKind:
+def _predictor(kind: PredictorKind) -> OptionKind:
     """The kind of an option that is a folder with a predictor; the fixture is an untrained one. Recipes check
-    that it fits their draft model or head."""
+    that it fits their models."""
+    predictor = kind.predictor
     return OptionKind(
-        annotation,
-        f"a folder with a predictor for the {annotation.drafter}; train one with "
-        f"{annotation.training_command()}",
-        lambda value: isinstance(value, annotation),
-        lambda value, opener: load_predictor(annotation, value),
-        lambda option, predictor, target, opener: None,
-        fixture,
+        predictor,
+        f"a folder with a predictor for the {predictor.drafter}; train one with "
+        f"{predictor.training_command()}",
+        lambda value: isinstance(value, predictor),
+        lambda value, opener: load_predictor(predictor, value),
+        lambda option, value, target, opener: None,
+        lambda fixtures: kind.untrained(fixtures.target, fixtures.drafts[0]),
         essential=False,  # optional in some recipes, which draft without it too
     )
-
-
-def _draft_length_predictor(fixtures: Fixtures) -> Predictor:
-    assert isinstance(fixtures.target, TargetWithLayers)
-    return untrained_draft_length_predictor(fixtures.target)
 
 
 # Index classes are imported inside these functions, because compiling their loops takes a second.
@@ -431,39 +385,6 @@ KINDS = (
     _index_file(HiddenStateFile, "hidden-states", _hidden_states),
     _index_file(TokenCountsFile, "token-counts", _token_counts),
     _index_file(SkipSetFile, "skip-sets", _skip_sets),
-    _head(EagleModel, ("eagle",), HeadModel, _untrained(HeadModel, untrained_eagle)),
-    _head(Eagle3Model, ("eagle3",), HeadModel, _untrained(HeadModel, untrained_eagle3)),
-    _head(AnyEagleModel, ("eagle", "eagle3"), HeadModel, _untrained(HeadModel, untrained_eagle)),
-    _head(KangarooModel, ("kangaroo",), HeadModel, _untrained(HeadModel, untrained_kangaroo)),
-    _head(MedusaModel, ("medusa",), PositionModel, _untrained(PositionModel, untrained_medusa)),
-    _head(HydraModel, ("hydra",), PositionModel, _untrained(PositionModel, untrained_hydra)),
-    _head(
-        MlpSpeculatorModel,
-        ("mlp-speculator",),
-        PositionModel,
-        _untrained(PositionModel, untrained_mlp_speculator),
-    ),
-    _head(ReDrafterModel, ("redrafter",), PositionModel, _untrained(PositionModel, untrained_redrafter)),
-    _head(
-        ChainHead,
-        ("eagle", "eagle3", *POSITION_HEADS),
-        OpenedHead,
-        _untrained(HeadModel, untrained_eagle),
-    ),
-    _predictor(HiddenStatePredictor, lambda fixtures: untrained_hidden_state_predictor(fixtures.drafts[0])),
-    _predictor(
-        DraftDistributionPredictor,
-        lambda fixtures: untrained_draft_distribution_predictor(fixtures.drafts[0]),
-    ),
-    _predictor(DraftLengthPredictor, _draft_length_predictor),
-    OptionKind(
-        ExitPredictor,
-        "a folder with a predictor of early exits for the target; train one with "
-        "`outpace train specee --target TARGET --head HEAD --output FOLDER`",
-        lambda value: isinstance(value, ExitPredictor),
-        lambda value, opener: load_exit_predictor(value),
-        lambda option, predictor, target, opener: predictor.check(target),
-        lambda fixtures: untrained_exit_predictor(fixtures.target),
-        essential=False,
-    ),
+    *(_head(annotation, kinds) for annotation, kinds in kinds_by_option().items()),
+    *map(_predictor, predictor_kinds()),
 )

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from outpace.recipes._option_kinds import Opener
 
 PRESET = "preset"  # the option that names a preset
-HEADS = ("head", "heads")  # the options of methods that need a draft head, or several
 # options whose range depends on the target's number of layers: the methods check them, and name the range
 LAYERS = ("exit_layer", "first_layer", "num_skipped")
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -62,8 +61,7 @@ def configure(
     options = with_preset(recipe, options)
     hints, known = hints_of(recipe), recipe.options
     values: dict[str, Any] = {}
-    usual = {option: opener.usual_head(recipe.name) for option in HEADS if recipe.is_open(option, options)}
-    for given, value in [*options.items(), *((option, name) for option, name in usual.items() if name)]:
+    for given, value in (usual_heads(recipe, options, opener) | dict(options)).items():
         name = given.replace("-", "_")
         if name not in known:
             raise RecipeError(unknown_option(recipe, name, others))
@@ -87,6 +85,19 @@ def configure(
                 if kind.accepts(each):
                     kind.check(name, each, target, opener)
     return values
+
+
+def usual_heads(recipe: Recipe, given: Mapping[str, Any], opener: Opener) -> dict[str, str]:
+    """The package's draft heads for the options with heads that the recipe needs and that are not given;
+    several are separated by commas."""
+    from outpace.recipes._option_kinds import kind_of, kinds_in
+
+    hints, found = hints_of(recipe), dict[str, str]()
+    for option in (names[0] for names in recipe.needs if not any(name in given for name in names)):
+        for kind in kinds_in(hints.get(option)):
+            if kind.heads and (heads := opener.usual_heads(recipe.name, kind.heads)):
+                found[option] = heads[0] if kind_of(hints[option]) else ",".join(heads)
+    return found
 
 
 def with_preset(recipe: Recipe, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,43 +15,7 @@ from outpace.training.evaluation import (
     LengthEvaluation,
     PredictorEvaluation,
 )
-from outpace.training.methods import (
-    ADAPTERS,
-    DRAFT_MODELS,
-    EXIT_MODELS,
-    EXIT_PREDICTORS,
-    FEATURE_HEADS,
-    LENGTH_PREDICTORS,
-    PREDICTORS,
-    ROUTED,
-    TARGETS,
-)
-
-PAPERS = {
-    "eagle": ("EAGLE", "2401.15077"),
-    "hass": ("HASS", "2408.15766"),
-    "eagle3": ("EAGLE-3", "2503.01840"),
-    "medusa": ("Medusa", "2401.10774"),
-    "hydra": ("Hydra", "2402.05109"),
-    "mlp-speculator": ("MLP speculator", "2404.19124"),
-    "redrafter": ("ReDrafter", "2403.09919"),
-    "distillspec": ("DistillSpec", "2310.08461"),
-    "adaspec": ("AdaSPEC", "2510.19779"),
-    "direct-alignment": ("direct alignment", "2403.00858"),
-    "fastdraft": ("FastDraft", "2411.11055"),
-    "domain-drafter": ("domain draft models", "2503.07807"),
-    "multilingual-drafter": ("multilingual drafters", "2406.16758"),
-    "specdec-pp": ("SpecDec++", "2405.19715"),
-    "disco": ("DISCO", "2405.04304"),
-    "adaeagle": ("AdaEAGLE", "2412.18910"),
-    "layerskip": ("LayerSkip", "2404.16710"),
-    "kangaroo": ("Kangaroo", "2404.18911"),
-    "s2d": ("S2D", "2407.01955"),
-    "specee": ("SpecEE", "2504.08850"),
-}
-HEAD_PER_TOKEN = ("medusa", "hydra")
-IN_VLLM = {"eagle": "eagle", "hass": "eagle", "eagle3": "eagle3", "medusa": "medusa"}
-MANY = 5  # draft tokens in the vLLM command
+from outpace.training.methods import named
 
 
 def write_card(
@@ -68,52 +32,21 @@ def card(
     name: str, facts: Mapping[str, Any], evaluations: Sequence[Evaluation], sizes: tuple[int, int]
 ) -> str:
     """The card as Markdown, with the metadata that hubs read at its beginning."""
-    method, target = facts["method"], facts["target_name"]
-    title, paper = PAPERS[method]
+    method, target = named(facts["method"]), facts["target_name"]
     share = sizes[0] / sizes[1]
-    # of the weights that are read for a token: each position has a head of its own
-    read = share / facts["config"]["head"]["num_heads"] if method in HEAD_PER_TOKEN else share
-    if method in PREDICTORS:
-        kind = f"predictor of which tokens of {_draft(facts)} are accepted by {target}"
-        does = "ends drafts"
-    elif method in LENGTH_PREDICTORS:
-        kind = f"predictor of how many tokens of the head {_draft(facts)} are accepted by {target}"
-        does = "decides the length of drafts"
-    elif method in EXIT_PREDICTORS:
-        kind = f"predictor of early exits of {target}"
-        does = "lets tokens leave early, to texts"
-    elif method in TARGETS:
-        kind = f"model with early exits, made from {target}"
-        does = "drafts tokens with its first layers"
-    elif method in EXIT_MODELS:
-        kind, does = f"draft model with several exits, trained on answers of {target}", "drafts tokens"
-    elif method in ADAPTERS:
-        kind = f"draft head for {target}, behind its first layers"
-        does = "drafts tokens"
-    else:
-        kind = f"{'draft model' if method in DRAFT_MODELS else 'draft head'} for {target}"
-        does = "drafts tokens"
-    verified, whose = (
-        "the target verifies: the output's distribution stays that of the target",
-        "the target's",
-    )
-    if method in EXIT_PREDICTORS:
-        verified = "do not have the target's distribution, unless the whole target verifies (role drafter)"
-    if method in TARGETS:
-        verified = "all its layers verify: the output's distribution is its own, not that of the model before"
-        whose = "its own"
+    what = method.described(target, _start(facts))
+    paper = f"[arXiv:{method.paper}](https://arxiv.org/abs/{method.paper})"
     parts = [
         "---\n"
         f"base_model: {json.dumps(target)}\n"
         "library_name: outpace\n"
         "pipeline_tag: text-generation\n"
-        f"tags: [speculative-decoding, {method}]\n"
+        f"tags: [speculative-decoding, {method.name}]\n"
         "---",
         f"# {name}",
-        f"A {kind}, trained with {title} ([arXiv:{paper}](https://arxiv.org/abs/{paper})). It "
-        f"{does} that {verified}. {sizes[0]:,} parameters"
-        f"{' with these layers' * (method in ADAPTERS)}, {share:.1%} of {whose} {sizes[1]:,}.",
-        *_measured(evaluations, read),
+        f"A {what}, trained with {method.title} ({paper}). It {method.promise}. {sizes[0]:,} "
+        f"parameters{method.counted}, {share:.1%} of {method.whole} {sizes[1]:,}.",
+        *_measured(evaluations, share * method.weights_read(facts["config"])),
         *_growth(facts),
         f"## Training\n\n{facts['texts']} texts with {facts['tokens']} tokens from {facts['data_name']}, "
         f"{_answers(facts)}. outpace {facts['versions']['outpace']}, torch {facts['versions']['torch']}, "
@@ -185,9 +118,10 @@ def _lengths(last: LengthEvaluation) -> str:
     )
 
 
-def _draft(facts: Mapping[str, Any]) -> str:
-    """The draft model or head that a predictor is for; a folder without those that it is in."""
-    return Path(facts["start"]).name if Path(facts["start"]).is_dir() else facts["start"]
+def _start(facts: Mapping[str, Any]) -> str | None:
+    """The draft model or head that was given; of a folder its name, without the folders that it is in."""
+    start = facts.get("start")
+    return Path(start).name if start and Path(start).is_dir() else start
 
 
 def _answers(facts: Mapping[str, Any]) -> str:
@@ -199,35 +133,9 @@ def _answers(facts: Mapping[str, Any]) -> str:
 
 
 def _use(name: str, facts: Mapping[str, Any]) -> str:
-    method, target = facts["method"], facts["target_name"]
-    if method in TARGETS:
-        return f'```bash\noutpace generate "..." --target {name} --method {method}\n```'
-    if method in (*PREDICTORS, *LENGTH_PREDICTORS):
-        models = f"--{'draft' if method in PREDICTORS else 'head'} {_draft(facts)} --predictor {name}"
-        return f'```bash\noutpace generate "..." --target {target} --method {method} {models}\n```'
-    if method in EXIT_PREDICTORS:
-        models = f"--head {_draft(facts)} --predictor {name}"
-        return f'```bash\noutpace generate "..." --target {target} --method {method} {models}\n```'
-    model = "--draft" if method in (*DRAFT_MODELS, *EXIT_MODELS) else "--head"
-    own = "speculative-sampling" if method in DRAFT_MODELS else method
-    commands = [f'outpace generate "..." --target {target} --method {own} {model} {name}']
-    if method in ROUTED:
-        models = f"--draft GENERIC --specialists {name},OTHERS"
-        commands.append(f'outpace generate "..." --target {target} --method {method} {models}')
-    if method in FEATURE_HEADS and method != "eagle3":
-        commands.append(f'outpace generate "..." --target {target} --method eagle2 --head {name}')
-    config = _vllm_config(name, facts)
+    method, target = named(facts["method"]), facts["target_name"]
+    commands = [f'outpace generate "..." {each}' for each in method.uses(name, target, _start(facts))]
+    config = method.vllm_config(name, facts["config"])
     if config is not None and not target.startswith(ZOO):
         commands.append(f"vllm serve {target} --speculative-config '{json.dumps(config)}'")
     return "```bash\n" + "\n".join(commands) + "\n```"
-
-
-def _vllm_config(name: str, facts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """vLLM's speculative configuration; None for drafters that it does not load."""
-    method, head = facts["method"], facts["config"]["head"]
-    if method in DRAFT_MODELS:
-        return {"model": name, "num_speculative_tokens": MANY}
-    if method not in IN_VLLM or (method == "medusa" and head["draft_vocab"]):
-        return None
-    length = min(MANY, head["num_heads"]) if method in HEAD_PER_TOKEN else MANY
-    return {"method": IN_VLLM[method], "model": name, "num_speculative_tokens": length}

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +16,18 @@ import transformers
 from outpace import __version__
 from outpace.api.model import Model, as_model
 from outpace.console import progress
-from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.training.answers import LABEL, answered, end_tokens
 from outpace.training.card import write_card
 from outpace.training.config import ConfigError, TrainConfig, changed
-from outpace.training.drafters import check_answers, draft_model, lesson, save, untrained
 from outpace.training.evaluation import Evaluation
 from outpace.training.growth import Growth, grown
 from outpace.training.lessons.draft_models import DraftModelLesson
-from outpace.training.lessons.exit_predictor import ExitLesson
 from outpace.training.lessons.lesson import Lesson
-from outpace.training.lessons.position_heads import PositionHeadLesson
-from outpace.training.methods import (
-    ADAPTERS,
-    DRAFT_MODELS,
-    EXIT_MODELS,
-    GROWING,
-    ROUTED,
-    TARGETS,
-    check_start,
-    defaults,
-)
+from outpace.training.method import Beside
+from outpace.training.methods import named
 from outpace.training.texts import DataError, Prompt, fingerprint, read_prompts, split_texts
-from outpace.training.trainer import Trainer, processes, trained
+from outpace.training.trainer import processes, trained
 
 RUN, CAPTURED, PROVENANCE = "run.json", "captured.json", "training.json"
 DRY_RUN = {"dry_run": True}  # what RUN says of an untrained drafter, which any run may overwrite
@@ -70,34 +58,32 @@ def train(
     general: str | None = None,
     dry_run: bool = False,
 ) -> Trained:
-    """Train a drafter with a method of `methods.METHODS` and write it to the folder `output`.
+    """Train a drafter with a method of `methods.methods()` and write it to the folder `output`.
 
-    `draft`: name or folder of the draft model that a method trains (`methods.DRAFT_MODELS`), or whose tokens
-    specdec-pp and disco learn to judge; without it fastdraft makes a smaller one of the target's
-    architecture. `head`: folder of a head to begin with, in place of a new one, or of the head whose draft
-    lengths adaeagle learns. `changes`: settings such as
+    `draft`: name or folder of the draft model that a method trains, or whose tokens a predictor learns to
+    judge; without it fastdraft makes a smaller one of the target's architecture. `head`: folder of a head to
+    begin with, in place of a new one, or of the head that a predictor is for. `changes`: settings such as
     "steps=500". `captured`: folder for the target's answers and hidden states, by default in `output`; runs
-    with the same target, data, settings of the answers, `length` and `held_out` may share one.
-    `general`: data of other domains, on which
-    domain-drafter reports what the draft model forgets. `dry_run`: write an untrained drafter, without
-    reading the data. A run that was stopped continues when it is started again with the same arguments, to
-    the same result. ValueError for unsuited settings, data or targets.
+    with the same target, data, settings of the answers, `length` and `held_out` may share one. `general`:
+    data of other domains, on which domain-drafter reports what the draft model forgets. `dry_run`: write an
+    untrained drafter, without reading the data. A run that was stopped continues when it is started again
+    with the same arguments, to the same result. ValueError for unsuited settings, data or targets.
     """
-    config, folder = changed(config or defaults(method), changes), Path(output)
+    trains, folder = named(method), Path(output)
+    config = changed(config or trains.defaults(), changes)
     _check_output(folder, dry_run)
     if not dry_run:
         processes()  # assigns each process its GPU, to which `as_model` loads the target
     model = as_model(target)
-    check_start(method, draft, head, general)
+    trains.check_start(draft, head, general)
     start = draft or head
     if dry_run:
-        save(untrained(method, model, config, start=start), folder, model)
+        trains.save(trains.untrained(model, config, start=start), folder, model)
         (folder / RUN).write_text(json.dumps(DRY_RUN) + "\n", encoding="utf-8")
         return Trained(folder, (), 0, 0)
     running = processes()
     # before the target answers: what does not fit is refused at once
-    at_once = start or method in (*ADAPTERS, *DRAFT_MODELS, *EXIT_MODELS, *TARGETS)
-    begun = untrained(method, model, config, start=start) if at_once else None
+    drafter = None if trains.reads_texts and not start else trains.untrained(model, config, start=start)
     prompts = read_prompts(data, model, config.texts, config.answers.seed)
     texts = {"target": target_fingerprint(model.target), "data": fingerprint(prompts)}
     identity = {"method": method, **texts, "start": start, "config": asdict(config)}
@@ -115,17 +101,17 @@ def train(
             again += f", and --captured {states} to keep the target's answers"
         _begin(folder / RUN, identity, again)
         _begin(states / CAPTURED, made_of, "give another folder")
-    if method in GROWING:
+    if trains.grows:
 
         def begin() -> Lesson:
-            return lesson(method, draft_model(model, config, draft), model.target, config)
+            return trains.lesson(trains.untrained(model, config, start=start), model.target, config)
 
         growth, trainer = grown(model, prompts, others, config, begin, states / "growth", work / "rounds")
         kept = growth.rounds[growth.kept]
         found = Trained(folder, (kept.evaluation,), kept.num_texts, kept.num_tokens, growth)
         if running.is_main_process:
             assert isinstance(trainer.lesson, DraftModelLesson)
-            save(trainer.lesson.draft, folder, model)
+            trains.save(trainer.lesson.draft, folder, model)
             _finish(folder, identity, found, data, model, trainer.lesson.num_draft_parameters)
         return found
     with running.main_process_first():
@@ -136,48 +122,24 @@ def train(
         num_answered = sum(each.first < len(each.tokens) for each in examples)
         raise DataError(_too_few(data, config, num_answered, len(learned) + len(test)))
     for part in (learned, test):
-        check_answers(method, part, config)
-    reference = None
-    if method == "adaspec":
-        reference = draft_model(model, config, draft)
-        distillation = replace(config.distillation, divergence="forward_kl", on_policy=0.0)
-        plain = replace(config, distillation=distillation)
-        first = lesson("distillspec", reference, model.target, plain)
-        trained(first, model.target, learned, test, plain, states, work / "reference")
-    drafter = begun or untrained(method, model, config, learned)
-    trainer = trained(
-        lesson(method, drafter, model.target, config, reference, end_tokens(model)),
-        model.target,
-        learned,
-        test,
-        config,
-        states,
-        work / "checkpoints",
-    )
+        trains.check_texts(part, config)
+    first = trains.first_run(model, config, start)
+    if first is not None:
+        trained(first.lesson, model.target, learned, test, first.config, states, work / "reference")
+    if drafter is None:
+        drafter = trains.untrained(model, config, learned)
+    beside = Beside(None if first is None else first.model, end_tokens(model))
+    lesson = trains.lesson(drafter, model.target, config, beside)
+    trainer = trained(lesson, model.target, learned, test, config, states, work / "checkpoints")
     found = Trained(
         folder, tuple(trainer.evaluations), len(learned), sum(len(each.tokens) for each in learned)
     )
     if running.is_main_process:
-        if isinstance(trainer.lesson, PositionHeadLesson):
-            trainer.lesson.head.rank_accuracies = rank_accuracies(trainer)
-        if isinstance(trainer.lesson, ExitLesson):
-            trainer.lesson.choose_layers(trainer.held_out())
-        save(drafter, folder, model)
-        if method in ROUTED:
-            prompts_of = [example.tokens[: example.first] for example in examples]
-            PromptProfile.learned(prompts_of, model.target.vocab).save(folder)
+        trainer.lesson.finish(trainer.held_out())
+        trains.save(drafter, folder, model)
+        trains.save_prompts(examples, folder, model.target.vocab)
         _finish(folder, identity, found, data, model, trainer.lesson.num_draft_parameters)
     return found
-
-
-def rank_accuracies(trainer: Trainer) -> tuple[tuple[float, ...], ...]:
-    """By depth, the share of held-out texts in which the token of each rank is right; trees are shaped by
-    it."""
-    assert isinstance(trainer.lesson, PositionHeadLesson)
-    sums = [trainer.lesson.ranks(batch) for batch in trainer.held_out()]
-    found, counts = (torch.stack(each).sum(0) for each in zip(*sums, strict=True))
-    shares = (found / counts.clamp_min(1)[:, None]).tolist()
-    return tuple(tuple(round(share, 4) for share in each) for each in shares)
 
 
 def _check_output(folder: Path, dry_run: bool) -> None:

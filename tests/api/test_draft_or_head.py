@@ -16,10 +16,11 @@ from outpace.drafters.compose.fusion import FusedDrafter
 from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.feature_drafter import FeatureDrafter
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.eagle3.head import untrained_eagle3
 from outpace.models.heads.formats.folder import save_head
-from outpace.models.heads.formats.position_heads import save_position_head
-from outpace.models.heads.head_model import untrained_eagle, untrained_eagle3, untrained_kangaroo
-from outpace.models.heads.medusa import untrained_medusa
+from outpace.models.heads.kangaroo.head import untrained_kangaroo
+from outpace.models.heads.medusa.head import untrained_medusa
 from outpace.recipes import find, get
 from outpace.serving.methods import open_methods
 from outpace.verifiers.match import Match
@@ -44,7 +45,7 @@ def heads(loaded: Any, folder: str, tmp_path_factory: pytest.TempPathFactory) ->
     (target, _), path = loaded, tmp_path_factory.mktemp("heads")
     for made in (untrained_eagle3, untrained_kangaroo):
         save_head(made(target.target), path / made.__name__, target.target)
-    save_position_head(untrained_medusa(target.target), path / "medusa", target.target)
+    save_head(untrained_medusa(target.target), path / "medusa", target.target)
     names = {"eagle3": "untrained_eagle3", "kangaroo": "untrained_kangaroo", "medusa": "medusa"}
     return {"eagle": folder} | {kind: str(path / name) for kind, name in names.items()}
 
@@ -56,7 +57,7 @@ def drafter_of(parts: Any) -> type:
 
 def test_options_of_which_one_is_given_exist_and_have_no_value_by_default() -> None:
     found: dict[str, Recipe] = {name: recipe for name, recipe in find().items() if recipe.one_of}
-    assert set(found) == set(METHODS)
+    assert set(found) == {*METHODS, "medusa-typical"}
     for recipe in found.values():
         assert recipe.needs == [recipe.one_of]
         assert [recipe.options[name].default for name in recipe.one_of] == [None, None]
@@ -89,7 +90,7 @@ def test_heads_of_several_kinds_draft(method: str, kind: str, loaded: Any, heads
 @pytest.mark.parametrize(
     ("method", "kind", "fitting"),
     [
-        ("auto", "kangaroo", "eagle, eagle3, medusa, hydra, mlp-speculator or redrafter"),
+        ("auto", "kangaroo", "eagle, eagle3, hydra, medusa, mlp-speculator or redrafter"),
         ("reader", "medusa", "eagle or eagle3"),
     ],
 )

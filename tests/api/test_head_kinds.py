@@ -10,7 +10,7 @@ import pytest
 
 import outpace
 from outpace.models.heads.formats.files import HeadFileError
-from outpace.models.heads.formats.kinds import kind_in, kind_of_folder
+from outpace.models.heads.formats.folder import kind_in, method_in
 from outpace.models.names import HEADS
 
 METHODS = ("eagle", "eagle2", "hass", "eagle3", "kangaroo", "medusa", "hydra", "mlp-speculator", "redrafter")
@@ -24,8 +24,8 @@ def test_a_model_is_no_head(method: str, loaded: Any, tiny: Any) -> None:
 
 def test_the_package_s_heads_are_told_apart() -> None:
     for folder in sorted(each for each in HEADS.iterdir() if each.is_dir()):
-        found = kind_of_folder(folder)
-        assert found == ("eagle" if folder.name == "hass" else folder.name)
+        found = kind_in(folder)
+        assert found is not None and found.method == ("eagle" if folder.name == "hass" else folder.name)
 
 
 def test_a_head_of_another_kind_is_named_whatever_is_wanted() -> None:
@@ -33,19 +33,19 @@ def test_a_head_of_another_kind_is_named_whatever_is_wanted() -> None:
         with pytest.raises(
             HeadFileError, match=f"holds a head of medusa: use it .* give a head of {wanted}$"
         ):
-            kind_in(HEADS / "medusa", (wanted,))
+            method_in(HEADS / "medusa", (wanted,))
 
 
 def test_what_is_neither_model_nor_head_is_said(tmp_path: Path) -> None:
     with pytest.raises(HeadFileError, match="is empty: give a folder with config.json"):
-        kind_in(tmp_path, ("eagle",))
+        method_in(tmp_path, ("eagle",))
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(HeadFileError, match="holds an adapter, which changes the weights of a whole model"):
-        kind_in(tmp_path, ("eagle",))
+        method_in(tmp_path, ("eagle",))
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
     with pytest.raises(HeadFileError, match="holds no draft head"):
-        kind_in(tmp_path, ("eagle",))
+        method_in(tmp_path, ("eagle",))
     parts = {"weight_map": {"model.layers.0.mlp.up_proj.weight": "model-00001-of-00002.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(parts))
     with pytest.raises(HeadFileError, match=r"holds a model \(LlamaForCausalLM\)"):
-        kind_in(tmp_path, ("eagle", "eagle3"))
+        method_in(tmp_path, ("eagle", "eagle3"))

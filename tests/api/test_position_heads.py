@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import outpace
-from outpace.models.heads.formats.position_heads import save_position_head
-from outpace.models.heads.hydra import untrained_hydra
-from outpace.models.heads.medusa import untrained_medusa
-from outpace.models.heads.mlp_speculator import untrained_mlp_speculator
+from outpace.models.heads.formats.folder import save_head
+from outpace.models.heads.hydra.head import untrained_hydra
+from outpace.models.heads.medusa.head import untrained_medusa
+from outpace.models.heads.mlp_speculator.head import untrained_mlp_speculator
 from outpace.models.heads.position_head import PositionHead
 from outpace.models.heads.position_model import PositionModel
-from outpace.models.heads.redrafter import untrained_redrafter
+from outpace.models.heads.redrafter.head import untrained_redrafter
 from outpace.models.hf.target import HFTarget
 
 MAKERS: dict[str, Callable[[HFTarget], PositionHead]] = {
@@ -28,7 +28,7 @@ MAKERS: dict[str, Callable[[HFTarget], PositionHead]] = {
 @pytest.mark.parametrize("method", MAKERS)
 def test_a_folder_with_a_head_drafts(method: str, loaded, tmp_path: Path) -> None:
     target, _ = loaded
-    save_position_head(MAKERS[method](target.target), tmp_path, target.target)
+    save_head(MAKERS[method](target.target), tmp_path, target.target)
     options = {"max_tokens": 12, "temperature": 0.0}
     [expected] = outpace.generate(target, "def add", method="autoregressive", **options)
     for _ in range(2):
@@ -40,7 +40,7 @@ def test_a_folder_with_a_head_drafts(method: str, loaded, tmp_path: Path) -> Non
 def test_a_compiled_prefix_layer_drafts_for_heads_in_half_precision(tiny, tmp_path: Path) -> None:
     """Compiled forwards give float32."""
     target = outpace.load(tiny.target, dtype="bfloat16", compile=True)
-    save_position_head(untrained_hydra(target.target), tmp_path, target.target)
+    save_head(untrained_hydra(target.target), tmp_path, target.target)
     [found] = outpace.generate(
         target, "def add", method="hydra", head=str(tmp_path), tree="chain", max_tokens=5, temperature=1.0
     )
@@ -49,7 +49,7 @@ def test_a_compiled_prefix_layer_drafts_for_heads_in_half_precision(tiny, tmp_pa
 
 def test_heads_for_another_method_or_target_are_refused(loaded, tmp_path: Path) -> None:
     target, draft = loaded
-    save_position_head(untrained_medusa(target.target), tmp_path, target.target)
+    save_head(untrained_medusa(target.target), tmp_path, target.target)
     with pytest.raises(ValueError, match="holds a head of medusa: use it with .* or give a head of hydra$"):
         outpace.generate(target, "def", method="hydra", head=str(tmp_path))
     opened = PositionModel(untrained_medusa(target.target))

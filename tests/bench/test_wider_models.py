@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 import outpace
 from benchmarks.wider_models import main, widen_head, widened
 from outpace.models.heads.formats.folder import load_head
-from outpace.models.heads.formats.position_heads import FORMATS, load_position_head
+from outpace.models.heads.position_head import PositionHead
 from outpace.training.run import train
 
 
@@ -45,13 +45,12 @@ def test_a_wider_head_computes_the_same_logits(method: str, tiny: Any, tmp_path:
     tokens = torch.arange(1, 6)
     found, sizes = [], []
     for model, path in ((small, folder), (large, wide)):
-        if method in FORMATS:
-            head: Any = load_position_head(method, path, model.target)
-            layer = getattr(head, "prefix", None)
+        head: Any = load_head(method, path, model.target)
+        layer: Any = head
+        if isinstance(head, PositionHead):
+            layer = head.prefix
             logits, _ = head(0, torch.ones(5, head.hidden_size), tokens)
             found.append(logits)
-        else:
-            head = layer = load_head(method, path, model.target)
         if layer is not None:
             features = torch.ones(1, 5, layer.feature_size)
             positions = torch.arange(5)[None]

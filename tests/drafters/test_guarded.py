@@ -22,7 +22,10 @@ from outpace.drafters.model.draft_model import DraftModel, Growth
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Read, grow
 from outpace.drafters.model.self_draft import SelfDraft
-from outpace.models.heads.head_model import HeadModel, untrained_eagle, untrained_eagle3, untrained_kangaroo
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.eagle3.head import untrained_eagle3
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.kangaroo.head import untrained_kangaroo
 from outpace.models.slim.make import without
 from outpace.proof.models import tables, transformers_models
 from outpace.recipes import get

@@ -19,7 +19,9 @@ from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
-from outpace.models.heads.head_model import HeadModel, untrained_eagle, untrained_eagle3
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.eagle3.head import untrained_eagle3
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.size_policy import MAX_TOKENS
 from outpace.sampling.target_probs import LazyTargetProbs

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from outpace.core.contracts import Want
 from outpace.core.tree import TokenTree
-from outpace.models.heads.head_model import untrained_eagle
+from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.hf.logits_head import ScaledHead
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.exit_head import ExitHead

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from outpace.core.contracts import Prompt, ReadsChains, Target, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models import trimmed_draft as module
-from outpace.models.heads.head_model import untrained_eagle
+from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.hf.logits_head import ScaledHead
 from outpace.models.hf.target import HFTarget
 from outpace.models.hf.trimmed_head import with_trimmed_head

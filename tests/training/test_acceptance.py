@@ -13,21 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from outpace.models.hf.target import HFTarget
-from outpace.models.predictors.draft_distribution_predictor import DraftDistributionPredictor, features
-from outpace.models.predictors.hidden_state_predictor import HiddenStatePredictor
+from outpace.models.predictors.draft_distribution.lesson import DraftDistributionLesson, draft_positions
+from outpace.models.predictors.draft_distribution.predictor import DraftDistributionPredictor, features
+from outpace.models.predictors.hidden_state.lesson import HiddenStateLesson
+from outpace.models.predictors.hidden_state.predictor import HiddenStatePredictor
 from outpace.proof.models import transformers_models
 from outpace.training.answers import sampled
 from outpace.training.config import Predictor, TrainConfig, changed
-from outpace.training.drafters import PredictorOf, _predictor, lesson
 from outpace.training.evaluation import PredictorEvaluation
 from outpace.training.features import Batch, FeatureSource
-from outpace.training.lessons.acceptance import (
-    DraftDistributionLesson,
-    HiddenStateLesson,
-    draft_positions,
-)
-from outpace.training.methods import defaults
+from outpace.training.methods import named
 from outpace.training.predictions import best_f1, calibration_error
+from outpace.training.predictor_methods import Judged
 from outpace.training.texts import Example
 from outpace.training.trainer import Trainer
 
@@ -68,8 +65,8 @@ def source(*examples: Example) -> FeatureSource:
     return FeatureSource(models()[0], examples, [-1], Path("none"))
 
 
-def untrained(method: str, draft: HFTarget, config: TrainConfig) -> PredictorOf:
-    return _predictor(method, draft.model, models()[0], config)
+def untrained(method: str, draft: HFTarget, config: TrainConfig) -> Judged:
+    return named(method).judging(draft.model, models()[0], config)
 
 
 def noise(seed: int = 0) -> torch.Generator:
@@ -165,8 +162,8 @@ def trained(
 ) -> tuple[PredictorEvaluation, PredictorEvaluation]:
     """Evaluations before and after a run, on other texts than it learned from."""
     given = "steps=60 batch=12 optimizer.rate=1e-2 optimizer.warm_up=1 save_every=100"
-    config = changed(defaults(method), [*given.split(), *changes])
-    made = lesson(method, untrained(method, draft, config), models()[0], config)
+    config = changed(named(method).defaults(), [*given.split(), *changes])
+    made = named(method).lesson(untrained(method, draft, config), models()[0], config)
     trainer = Trainer(made, source(*texts()[16:]), source(*texts()[:16]), config, folder)
     before: Any = trainer.evaluate()
     trainer.run(lambda label, done: None, evaluate=False)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from outpace.training.card import PAPERS, card, memory_bound_speedups
+from outpace.training.card import card, memory_bound_speedups
 from outpace.training.evaluation import DrafterEvaluation, LengthEvaluation, PredictorEvaluation
-from outpace.training.methods import EXIT_PREDICTORS, LENGTH_PREDICTORS, METHODS, PREDICTORS, TARGETS
+from outpace.training.methods import named
+from tests.training.families import ACCEPTANCE_PREDICTORS, HEAD_PREDICTORS, METHODS, TARGETS
 
 FACTS: dict[str, Any] = {
     "target_name": "org/target",
@@ -31,13 +32,13 @@ def test_the_memory_bound_speedup_of_a_chain() -> None:
     assert memory_bound_speedups([0.5, 0.25], 0.1) == pytest.approx([1.5 / 1.1, 1.75 / 1.2])
 
 
-OTHERS = (*PREDICTORS, *LENGTH_PREDICTORS, *EXIT_PREDICTORS, *TARGETS)
+OTHERS = (*ACCEPTANCE_PREDICTORS, *HEAD_PREDICTORS, *TARGETS)
 
 
 @pytest.mark.parametrize("method", [each for each in METHODS if each not in OTHERS])
 def test_every_method_has_a_card(method: str) -> None:
     text = card("mine", FACTS | {"method": method}, [DrafterEvaluation(3, 0.4, 1.75, (0.5, 0.25))], (20, 100))
-    assert text.startswith('---\nbase_model: "org/target"\n') and f"arXiv:{PAPERS[method][1]}" in text
+    assert text.startswith('---\nbase_model: "org/target"\n') and f"arXiv:{named(method).paper}" in text
     # heads for single positions are read once per step, not once per token
     speedup = "1.46" if method in ("medusa", "hydra") else "1.25"
     assert f"| 2 | 25.0% | 1.75 | {speedup} |" in text and "probability 0.400" in text
@@ -64,11 +65,11 @@ def test_a_predictor_of_draft_lengths_has_a_card() -> None:
     assert "--target org/target --method adaeagle --head org/head --predictor mine" in text
 
 
-@pytest.mark.parametrize("method", PREDICTORS)
+@pytest.mark.parametrize("method", ACCEPTANCE_PREDICTORS)
 def test_a_predictor_has_a_card(method: str) -> None:
     facts = FACTS | {"method": method, "start": "org/draft"}
     text = card("mine", facts, [PredictorEvaluation(3, 0.75, 0.5, 0.4, 0.125)], (20, 100))
-    assert f"arXiv:{PAPERS[method][1]}" in text and "A predictor of which tokens of org/draft are" in text
+    assert f"arXiv:{named(method).paper}" in text and "A predictor of which tokens of org/draft are" in text
     assert "75.0% are accepted" in text and "F1 of 0.500" in text and "alone 0.400" in text
     assert f"--target org/target --method {method} --draft org/draft --predictor mine" in text
 

@@ -11,17 +11,16 @@ import torch
 from torch import Tensor
 
 from outpace.models.heads.draft_head import DraftHead
-from outpace.models.heads.head_model import untrained_eagle
+from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.hf.target import HFTarget
-from outpace.models.predictors.draft_length_predictor import DraftLengthPredictor
+from outpace.models.predictors.draft_length.lesson import DraftLengthLesson
+from outpace.models.predictors.draft_length.predictor import DraftLengthPredictor
 from outpace.proof.models import transformers_models
 from outpace.training.answers import sampled
 from outpace.training.config import ConfigError, Predictor, TrainConfig, changed
-from outpace.training.drafters import _length_predictor, check_answers, lesson
 from outpace.training.evaluation import LengthEvaluation
 from outpace.training.features import Batch, FeatureSource
-from outpace.training.lessons.draft_lengths import DraftLengthLesson
-from outpace.training.methods import check_start, defaults
+from outpace.training.methods import named
 from outpace.training.texts import DataError, Example
 from outpace.training.trainer import Trainer
 
@@ -53,10 +52,12 @@ def head() -> DraftHead:
     made = untrained_eagle(target(), seed=2)
     for parameter in made.own.values():  # as `_head_in` gives it
         parameter.data = parameter.data.float()
-    settings = changed(defaults("eagle"), "steps=60 batch=16 optimizer.rate=1e-2 optimizer.warm_up=1".split())
+    settings = changed(
+        named("eagle").defaults(), "steps=60 batch=16 optimizer.rate=1e-2 optimizer.warm_up=1".split()
+    )
     with TemporaryDirectory() as folder:
         trainer = Trainer(
-            lesson("eagle", made, target(), settings),
+            named("eagle").lesson(made, target(), settings),
             source(*texts()[::2]),
             source(*texts()[:2]),
             settings,
@@ -67,7 +68,7 @@ def head() -> DraftHead:
 
 
 def made(config: TrainConfig) -> DraftLengthLesson:
-    found = lesson("adaeagle", _length_predictor(head(), target(), config), target(), config)
+    found = named("adaeagle").lesson(named("adaeagle").judging(head(), target(), config), target(), config)
     assert isinstance(found, DraftLengthLesson)
     return found
 
@@ -76,7 +77,7 @@ def config(*changes: str) -> TrainConfig:
     given = (
         f"steps=80 batch=16 optimizer.rate=1e-2 optimizer.warm_up=1 save_every=100 predictor.depth={DEPTH}"
     )
-    return changed(defaults("adaeagle"), [*given.split(), *changes])
+    return changed(named("adaeagle").defaults(), [*given.split(), *changes])
 
 
 def trained(folder: Path, *changes: str) -> LengthEvaluation:
@@ -164,10 +165,10 @@ def test_what_cannot_be_trained_is_said() -> None:
         ({"draft": "d", "head": "h"}, "adaeagle trains a predictor for a head: leave out draft"),
     ):
         with pytest.raises(ConfigError, match=message):
-            check_start("adaeagle", **start)
+            named("adaeagle").check_start(**start)
     with pytest.raises(ConfigError, match="predictor.shortfall_weight is above 0"):
         config("predictor.shortfall_weight=0")
     with pytest.raises(DataError, match="no answer has the 4 tokens of a longest draft: give more prompts"):
-        check_answers("adaeagle", [Example((1, 2, 3, 4, 5), 2)], config())
-    check_answers("adaeagle", [Example((1, 2, 3, 4, 5, 6), 2)], config())
-    check_answers("specdec-pp", [Example((1, 2, 3), 2)], config())
+        named("adaeagle").check_texts([Example((1, 2, 3, 4, 5), 2)], config())
+    named("adaeagle").check_texts([Example((1, 2, 3, 4, 5, 6), 2)], config())
+    named("specdec-pp").check_texts([Example((1, 2, 3), 2)], config())

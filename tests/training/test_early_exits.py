@@ -16,10 +16,10 @@ from outpace.models.slim.exit_head import ExitHead
 from outpace.models.slim.make import drafting_layers, without
 from outpace.proof.models import transformers_models
 from outpace.training.config import ConfigError, EarlyExits, TrainConfig, changed
-from outpace.training.drafters import check_learned_exits, untrained
+from outpace.training.exit_methods import check_learned_exits
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.early_exits import EarlyExitLesson, drop_rate, exit_layer, exit_weight
-from outpace.training.methods import check_start, defaults
+from outpace.training.methods import named
 from outpace.training.texts import Example
 from tests.llama import llama_config
 
@@ -146,7 +146,7 @@ def test_training_teaches_the_exit_and_leaves_the_target_as_it_is() -> None:
     class Loaded:
         target = made
 
-    model = untrained("layerskip", Loaded(), changed(defaults("layerskip"), ["exits.layer=2"]))
+    model = named("layerskip").untrained(Loaded(), changed(named("layerskip").defaults(), ["exits.layer=2"]))
     assert drafting_layers(made) == 1 and drafting_layers(HFTarget(model)) == 2
     lesson = lesson_of(model, layer=2, rotation=2, scale=1.0)
     batch = batch_of(made)
@@ -182,8 +182,8 @@ def test_unsuited_settings_are_refused() -> None:
         target = target()
 
     with pytest.raises(ConfigError, match="exits.layer is 2: a target of 2 layers has exits 1 to 1"):
-        untrained("layerskip", Loaded(), changed(defaults("layerskip"), ["exits.layer=2"]))
+        named("layerskip").untrained(Loaded(), changed(named("layerskip").defaults(), ["exits.layer=2"]))
     with pytest.raises(ConfigError, match="exits.rotation 1 or more"):
         changed(TrainConfig(), ["exits.rotation=0"])
-    with pytest.raises(ConfigError, match="trains the target itself: leave out draft and head"):
-        check_start("layerskip", "zoo:draft", None)
+    with pytest.raises(ConfigError, match="trains the target itself: leave out draft"):
+        named("layerskip").check_start("zoo:draft", None)

@@ -12,13 +12,14 @@ from torch.nn.functional import binary_cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from outpace.models.heads.draft_head import DraftHead
-from outpace.models.heads.head_model import untrained_eagle
+from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.hf.target import HFTarget
-from outpace.models.predictors.exit_predictor import untrained_exit_predictor
+from outpace.models.predictors.exits.lesson import ExitLesson
+from outpace.models.predictors.exits.predictor import untrained_exit_predictor
 from outpace.training.config import TrainConfig
-from outpace.training.drafters import ExitPredictorOf, lesson
 from outpace.training.features import FeatureSource
-from outpace.training.lessons.exit_predictor import ExitLesson
+from outpace.training.methods import named
+from outpace.training.predictor_methods import Judged
 from outpace.training.texts import Example
 
 LAYERS, VOCAB, FIRST = 4, 12, 3
@@ -35,8 +36,8 @@ def target() -> HFTarget:
 
 def made() -> tuple[ExitLesson, DraftHead]:
     head = untrained_eagle(target(), seed=1)
-    drafter = ExitPredictorOf(untrained_exit_predictor(target(), seed=2), head)
-    found = lesson("specee", drafter, target(), TrainConfig())
+    drafter = Judged(untrained_exit_predictor(target(), seed=2), head)
+    found = named("specee").lesson(drafter, target(), TrainConfig())
     assert isinstance(found, ExitLesson)
     return found, head
 

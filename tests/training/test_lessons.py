@@ -20,11 +20,12 @@ from outpace import recipes
 from outpace.api.model import Model
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
-from outpace.models.heads.eagle3 import Eagle3Head
+from outpace.models.heads.eagle3.head import Eagle3Head
 from outpace.models.heads.formats.files import HeadFileError
 from outpace.models.heads.formats.folder import save_head
 from outpace.models.heads.head_model import HeadModel
-from outpace.models.heads.hydra import HydraHead
+from outpace.models.heads.hydra.head import HydraHead
+from outpace.models.heads.kangaroo.lesson import AdapterLesson
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
@@ -35,10 +36,9 @@ from outpace.recipes.base.speculative_sampling import speculative_sampling
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.answers import sampled
 from outpace.training.config import TOKEN_LOSSES, ConfigError, Distillation, EarlyExits, TrainConfig, changed
-from outpace.training.drafters import lesson, save, smaller, untrained
+from outpace.training.draft_model import smaller
 from outpace.training.evaluation import DrafterEvaluation
 from outpace.training.features import FeatureSource
-from outpace.training.lessons.adapters import AdapterLesson
 from outpace.training.lessons.draft_models import (
     AlignmentLesson,
     DraftModelLesson,
@@ -53,10 +53,11 @@ from outpace.training.lessons.feature_heads import FeatureHeadLesson
 from outpace.training.lessons.lesson import DrafterLesson, Lesson
 from outpace.training.lessons.position_heads import NUM_RANKS, PositionHeadLesson
 from outpace.training.losses import forward_kl, jensen_shannon, total_variation_plus
-from outpace.training.methods import METHODS, POSITION_HEADS, defaults
+from outpace.training.methods import named
 from outpace.training.texts import Example
 from outpace.training.trainer import Trainer
 from tests.models.conftest import build
+from tests.training.families import METHODS, POSITION_HEADS
 
 VOCAB, LENGTH, STEPS = 12, 18, 4
 NO_NOISE = torch.Generator()
@@ -91,7 +92,7 @@ def source(*texts: Sequence[int], first: int = 2, layers: Sequence[int] = (-1,))
 
 def head_of(method: str, config: TrainConfig = CONFIG) -> PositionHead:
     examples = [Example(greedy_text(1, 2, 6), 3)]
-    head = untrained(method, Model("target", target()), config, examples)
+    head = named(method).untrained(Model("target", target()), config, examples)
     assert isinstance(head, PositionHead)
     random_parameters(head, seed=3)
     return head
@@ -102,7 +103,7 @@ def trained(method: str, num_steps: int, folder: Path, changes: Sequence[str] = 
     given = f"steps={num_steps} batch=6 optimizer.rate=1e-2 optimizer.warm_up=1 save_every=100"
     config = changed(CONFIG, [*given.split(), *changes])
     texts = source(*(greedy_text(first, second) for first in range(VOCAB) for second in (1, 7)), first=1)
-    made = lesson(method, head_of(method, config), target(), config)
+    made = named(method).lesson(head_of(method, config), target(), config)
     trainer = Trainer(made, texts, texts, config, folder)
     trainer.run(lambda label, done: None, evaluate=False)
     return trainer
@@ -153,8 +154,8 @@ def test_agreement_of_a_draft_model_is_what_decoding_accepts() -> None:
 
 def trained_adapter(num_steps: int, folder: Path) -> AdapterLesson:
     config = changed(CONFIG, [f"steps={num_steps}", "batch=12", "optimizer.rate=1e-2", "save_every=100"])
-    head = untrained("kangaroo", Model("target", target()), config)
-    made = lesson("kangaroo", head, target(), config)
+    head = named("kangaroo").untrained(Model("target", target()), config)
+    made = named("kangaroo").lesson(head, target(), config)
     assert isinstance(made, AdapterLesson)
     texts = [greedy_text(first, second) for first in range(VOCAB) for second in (1, 7, 3, 9)]
     data = source(*texts, first=1, layers=made.layers)
@@ -197,7 +198,7 @@ def test_a_trained_adapter_agrees_more_than_the_early_exit_without_one(tmp_path:
 @torch.no_grad()
 def test_an_adapter_learns_the_targets_distribution_from_the_layer_before_it() -> None:
     model = Model("target", target())
-    made = lesson("kangaroo", untrained("kangaroo", model, CONFIG), target(), CONFIG)
+    made = named("kangaroo").lesson(named("kangaroo").untrained(model, CONFIG), target(), CONFIG)
     assert isinstance(made, AdapterLesson) and made.layers == [-1, 0]
     made.head.double()  # as the target
     texts = [greedy_text(1, 2, 6), greedy_text(4, 3, 1)[:9]]
@@ -221,7 +222,7 @@ def test_hydra_drops_a_share_of_the_inputs_of_blocks_and_lm_heads_in_training() 
     text, given = greedy_text(3, 1), list[Tensor]()
     config = changed(CONFIG, ["head.prefix=false", "head.num_layers=3", "head.dropout=0.25"])
     head = head_of("hydra", config)
-    made = lesson("hydra", head, target(), config)
+    made = named("hydra").lesson(head, target(), config)
     batch = source(text, first=2).batch([0])
 
     def loss(seed: int) -> float:
@@ -243,7 +244,7 @@ def test_hydra_drops_a_share_of_the_inputs_of_blocks_and_lm_heads_in_training() 
         assert 0.1 < (dropped == 0).float().mean() < 0.4
     kept = given[0] != 0  # of the first block, whose input nothing has changed before
     torch.testing.assert_close(given[0][kept], whole[0][kept] / 0.75)
-    plain = lesson("hydra", head, target(), changed(config, ["head.dropout=0"]))
+    plain = named("hydra").lesson(head, target(), changed(config, ["head.dropout=0"]))
     assert plain(batch, NO_NOISE).item() == plain(batch, torch.Generator().manual_seed(1)).item()
 
 
@@ -258,7 +259,7 @@ def test_an_mlp_speculator_can_scale_its_input() -> None:
 
 
 def test_methods_are_trained_as_in_their_papers_unless_told_otherwise() -> None:
-    found = {method: defaults(method) for method in METHODS}
+    found = {method: named(method).defaults() for method in METHODS}
     clipped = {method for method, config in found.items() if config.optimizer.clip_by == "value"}
     assert clipped == {"eagle", "hass"}
     curved = {method for method, config in found.items() if config.optimizer.decay == "cosine"}
@@ -293,15 +294,18 @@ def test_a_head_learns_the_text_or_the_targets_distribution_with_the_weights_of_
                 losses[step].append(-(expected * logits[0].log_softmax(-1)).sum())
     weights = [0.8 ** (step + 1) if method == "medusa" else 1.0 for step in range(STEPS)]
     total = sum(weight * torch.stack(each).mean() for weight, each in zip(weights, losses, strict=True))
-    made = lesson(method, head, target(), config)
+    made = named(method).lesson(head, target(), config)
     assert made(source(text, first=5).batch([0]), NO_NOISE).item() == pytest.approx(float(total), rel=1e-5)
 
 
 def test_all_steps_of_a_head_are_learned_further() -> None:
     head = head_of("mlp-speculator")  # of STEPS steps
-    made = lesson("mlp-speculator", head, target(), defaults("mlp-speculator"))
-    assert made.num_steps == STEPS != defaults("mlp-speculator").head.num_heads
-    assert lesson("redrafter", head_of("redrafter"), target(), defaults("redrafter")).num_steps == 5
+    made = named("mlp-speculator").lesson(head, target(), named("mlp-speculator").defaults())
+    assert made.num_steps == STEPS != named("mlp-speculator").defaults().head.num_heads
+    assert (
+        named("redrafter").lesson(head_of("redrafter"), target(), named("redrafter").defaults()).num_steps
+        == 5
+    )
 
 
 @torch.no_grad()
@@ -309,21 +313,23 @@ def test_all_steps_of_a_head_are_learned_further() -> None:
 def test_the_order_of_the_draft_vocabulary_does_not_matter(method: str) -> None:
     config = changed(CONFIG, ["head.draft_vocab=9"])
     batch, head = source(greedy_text(3, 1), first=2).batch([0]), head_of(method, config)
-    expected = lesson(method, head, target(), config)(batch, NO_NOISE)
+    expected = named(method).lesson(head, target(), config)(batch, NO_NOISE)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
     assert head.draft_ids is not None
     head.draft_ids = head.draft_ids[order]
     for name, each in head.own.items():
         if name.startswith("lm_head"):
             each.copy_(each[order])
-    assert lesson(method, head, target(), config)(batch, NO_NOISE).item() == pytest.approx(expected.item())
+    assert named(method).lesson(head, target(), config)(batch, NO_NOISE).item() == pytest.approx(
+        expected.item()
+    )
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("method", ["medusa", "hydra", "redrafter"])
 def test_training_begins_with_the_targets_own_lm_head(method: str) -> None:
     config = changed(CONFIG, ["head.prefix=false"])
-    head = untrained(method, Model("target", target()), config)
+    head = named(method).untrained(Model("target", target()), config)
     assert isinstance(head, PositionHead)
     hidden = torch.randn(3, head.hidden_size)
     logits, _ = head(0, head.begin(hidden), torch.tensor([1, 2, 3]))
@@ -333,7 +339,7 @@ def test_training_begins_with_the_targets_own_lm_head(method: str) -> None:
 
 def test_training_of_eagle3_begins_with_the_targets_lm_head_for_the_draft_vocabulary() -> None:
     config = changed(CONFIG, ["head.draft_vocab=5"])
-    head = untrained("eagle3", Model("target", target()), config, [Example(greedy_text(1, 2, 6), 3)])
+    head = named("eagle3").untrained(Model("target", target()), config, [Example(greedy_text(1, 2, 6), 3)])
     assert isinstance(head, Eagle3Head)
     assert head.draft_ids is not None
     (lm_head,) = target().head.parameters()
@@ -342,14 +348,14 @@ def test_training_of_eagle3_begins_with_the_targets_lm_head_for_the_draft_vocabu
 
 def test_heads_of_eagle3_are_trained_for_the_layout_that_they_are_written_in(tmp_path: Path) -> None:
     model = Model("target", target())
-    head = untrained("eagle3", model, CONFIG)
-    save(head, tmp_path / "speculators", model)
+    head = named("eagle3").untrained(model, CONFIG)
+    named("eagle3").save(head, tmp_path / "speculators", model)
     config = json.loads((tmp_path / "speculators" / "config.json").read_text())
     assert config["norm_before_residual"] is True
     assert isinstance(head, Eagle3Head)
     with pytest.raises(HeadFileError, match=r"head\.norm_before_residual=false"):
         save_head(head, tmp_path / "raw", target(), layout="raw")
-    plain = untrained("eagle3", model, changed(CONFIG, ["head.norm_before_residual=false"]))
+    plain = named("eagle3").untrained(model, changed(CONFIG, ["head.norm_before_residual=false"]))
     assert isinstance(plain, Eagle3Head)
     save_head(plain, tmp_path / "raw", target(), layout="raw")
 
@@ -361,12 +367,12 @@ def test_a_target_that_projects_its_hidden_states_is_refused(method: str) -> Non
     config = OPTConfig(**sizes, ffn_dim=32, num_hidden_layers=4, max_position_embeddings=64)
     projecting = Model("projecting", HFTarget(OPTForCausalLM(config)))
     with pytest.raises(ConfigError, match="projects hidden states of 32 numbers to 24 before its LM head"):
-        untrained(method, projecting, CONFIG, [Example((1, 2, 3, 4), 1)])
+        named(method).untrained(projecting, CONFIG, [Example((1, 2, 3, 4), 1)])
 
 
 def test_ranks_are_counted_at_every_depth() -> None:
     head, text = head_of("redrafter"), greedy_text(3, 1)
-    made = lesson("redrafter", head, target(), CONFIG)
+    made = named("redrafter").lesson(head, target(), CONFIG)
     assert isinstance(made, PositionHeadLesson)
     found, counts = made.ranks(source(text, first=2).batch([0]))
     hidden = target().model.base_model(torch.tensor([text]), use_cache=False).last_hidden_state[0]
@@ -420,9 +426,9 @@ def test_heads_learn_the_token_loss_that_is_asked_for(draft_vocab: int) -> None:
         config = changed(CONFIG, changes)
         # every other token of the text, so that some of the target's most probable tokens are not drafted
         frequent = Example(tuple(sorted(set(text)))[::2] * 2, 0)
-        head = untrained("eagle3", Model("target", target()), config, [frequent])
+        head = named("eagle3").untrained(Model("target", target()), config, [frequent])
         assert isinstance(head, Eagle3Head)
-        made = lesson("eagle3", head, target(), config)
+        made = named("eagle3").lesson(head, target(), config)
         assert isinstance(made, FeatureHeadLesson)
         batch = source(text, first=5, layers=made.layers).batch([0])
         found[name] = made(batch, NO_NOISE).item()
@@ -559,10 +565,12 @@ def test_fastdraft_learns_the_answers_and_makes_a_smaller_model() -> None:
     expected = functional.cross_entropy(logits[4:-1], batch.tokens[0, 5:])
     made = SequenceLesson(draft().model, target().head, Distillation())
     assert made(batch, NO_NOISE).item() == pytest.approx(expected.item(), rel=1e-5)
-    made = lesson("fastdraft", draft().model, target(), defaults("fastdraft"))
+    made = named("fastdraft").lesson(draft().model, target(), named("fastdraft").defaults())
     assert isinstance(made, DrafterLesson)
     assert len(made.evaluation(0, [batch]).agreement) == 8  # the lengths that the paper reports
-    one, two = (smaller(target().model, changed(defaults("fastdraft"), [f"seed={seed}"])) for seed in (0, 1))
+    one, two = (
+        smaller(target().model, changed(named("fastdraft").defaults(), [f"seed={seed}"])) for seed in (0, 1)
+    )
     sizes = [sum(each.numel() for each in model.parameters()) for model in (one, target().model)]
     assert sizes[0] < sizes[1] and one.config.vocab_size == VOCAB
     assert one.config.model_type == target().model.config.model_type
@@ -570,7 +578,7 @@ def test_fastdraft_learns_the_answers_and_makes_a_smaller_model() -> None:
 
 
 def test_fastdraft_makes_a_smaller_model_of_other_architectures_or_names_the_fix() -> None:
-    config = defaults("fastdraft")
+    config = named("fastdraft").defaults()
     made = smaller(build("falcon"), config)  # its configuration computes the size of a head
     assert made.config.num_hidden_layers == config.distillation.num_layers
     with pytest.raises(
@@ -582,7 +590,7 @@ def test_fastdraft_makes_a_smaller_model_of_other_architectures_or_names_the_fix
 def test_specee_is_not_trained_for_a_target_that_no_token_can_leave() -> None:
     falcon = Model("falcon", HFTarget(build("falcon")))
     with pytest.raises(ValueError, match="attention code of its own, which cannot leave out tokens: choose"):
-        untrained("specee", falcon, defaults("specee"), [], start="head")
+        named("specee").untrained(falcon, named("specee").defaults(), [], start="head")
 
 
 @pytest.mark.parametrize("method", POSITION_HEADS)

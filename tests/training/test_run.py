@@ -25,24 +25,24 @@ from outpace.models.slim.make import drafting_layers
 from outpace.proof.models import recurrent_models
 from outpace.training.answers import sampled
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
-from outpace.training.drafters import draft_vocabulary, untrained
 from outpace.training.features import FeatureSource
+from outpace.training.head_methods import draft_vocabulary
 from outpace.training.lessons import draft_models
 from outpace.training.lessons.position_heads import PositionHeadLesson
-from outpace.training.methods import (
+from outpace.training.methods import named
+from outpace.training.run import train
+from outpace.training.texts import DataError, Example, read_prompts, split_texts
+from outpace.training.trainer import Trainer, TrainingError
+from tests.training.families import (
+    ACCEPTANCE_PREDICTORS,
     DRAFT_MODELS,
     EXIT_MODELS,
     EXIT_PREDICTORS,
     GROWING,
-    LENGTH_PREDICTORS,
+    HEAD_PREDICTORS,
     METHODS,
     POSITION_HEADS,
-    PREDICTORS,
-    defaults,
 )
-from outpace.training.run import rank_accuracies, train
-from outpace.training.texts import DataError, Example, read_prompts, split_texts
-from outpace.training.trainer import Trainer, TrainingError
 
 QUICK = (
     "steps=6 batch=2 texts=8 held_out=0.2 length=32 save_every=2 evaluate_every=3 answers.max_tokens=10 "
@@ -64,11 +64,15 @@ class Stopped(Exception):
 
 
 def draft_for(method: str, tiny) -> str | None:
-    return tiny.draft if method in {*DRAFT_MODELS, *EXIT_MODELS, *PREDICTORS} - {"fastdraft"} else None
+    return (
+        tiny.draft
+        if method in {*DRAFT_MODELS, *EXIT_MODELS, *ACCEPTANCE_PREDICTORS} - {"fastdraft"}
+        else None
+    )
 
 
 def head_for(method: str, model: Model, data: str, folder: Path) -> str | None:
-    if method not in (*LENGTH_PREDICTORS, *EXIT_PREDICTORS):
+    if method not in HEAD_PREDICTORS:
         return None
     changes = [*QUICK, "answers.temperatures=0"]
     return str(train("eagle", target=model, data=data, output=folder, changes=changes).folder)
@@ -95,7 +99,7 @@ def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
     changes = QUICK
     if method in EXIT_PREDICTORS:  # tokens leave early, so that there are layers to lose
         changes = [*QUICK, "answers.temperatures=0"]
-        monkeypatch.setattr("outpace.training.lessons.exit_predictor.THRESHOLD", 0.0)
+        monkeypatch.setattr("outpace.models.predictors.exits.lesson.THRESHOLD", 0.0)
     start = {"draft": draft_for(method, tiny), "head": head_for(method, model, data, tmp_path / "head")}
     whole = train(method, target=model, data=data, output=tmp_path / "whole", **start, changes=changes)
     part = tmp_path / "part"
@@ -180,7 +184,7 @@ def test_a_trained_head_is_used_by_its_method(model, data, tmp_path) -> None:
         assert found[0].tokens == plain[0].tokens
 
 
-@pytest.mark.parametrize("method", PREDICTORS)
+@pytest.mark.parametrize("method", ACCEPTANCE_PREDICTORS)
 def test_a_trained_predictor_is_used_by_its_method(method, model, tiny, data, tmp_path) -> None:
     run = train(method, target=model, data=data, output=tmp_path / "p", draft=tiny.draft, changes=QUICK)
     given = {"method": method, "draft": tiny.draft, "predictor": str(run.folder), "max_tokens": 12}
@@ -223,7 +227,8 @@ def test_a_specialist_is_trained_with_the_profile_of_its_prompts(model, tiny, da
     prompts = read_prompts(data, model, 8, 0)
     assert sum(profile.tokens.values()) == sum(len(each.tokens) for each in prompts)
     assert (
-        f"--method {name} --draft GENERIC --specialists german,OTHERS\n" in (folder / "README.md").read_text()
+        f"--method {name} --draft {Path(tiny.draft).name} --specialists german,OTHERS\n"
+        in (folder / "README.md").read_text()
     )
     given = {"method": name, "draft": tiny.draft, "specialists": str(folder), "max_tokens": 12}
     plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
@@ -244,10 +249,14 @@ def test_a_trained_predictor_of_exits_is_used_by_its_method(model, data, tmp_pat
     assert f"{last.agreement:.1%} of the held-out predictions" in card
     assert "--method specee --head eagle --predictor exits\n" in card and "do not have the target's" in card
     other = train("hass", target=model, data=data, output=tmp_path / "hass", changes=QUICK).folder
-    with pytest.raises(ValueError, match="the predictor was trained with another head: give that one, or"):
+    with pytest.raises(
+        ValueError,
+        match="the predictor was trained for another head: give the models",
+    ):
         outpace.generate(model, "def", **given | {"head": str(other)})
-    for wrong in ({}, {"head": head, "draft": "zoo:draft"}):
-        with pytest.raises(ValueError, match="specee needs head"):
+    both = {"head": head, "draft": "zoo:draft"}
+    for wrong, message in (({}, "specee needs head: a folder"), (both, "a predictor: leave out draft")):
+        with pytest.raises(ValueError, match=message):
             train("specee", target=model, data=data, output=tmp_path / "wrong", changes=QUICK, **wrong)
 
 
@@ -301,15 +310,14 @@ def test_fastdraft_is_pretrained_on_texts_and_then_learns_answers(model, tmp_pat
 
 
 def test_accuracies_of_ranks_are_those_of_all_held_out_texts() -> None:
-    lesson = Mock(PositionHeadLesson)
+    lesson = Mock(PositionHeadLesson, head=Mock())
     # right tokens by depth and rank, and texts by depth, of two batches
     lesson.ranks.side_effect = [
         (torch.tensor([[1.0, 0.0]]), torch.tensor([1])),
         (torch.tensor([[0.0, 2.0]]), torch.tensor([3])),
     ]
-    trainer = Mock(Trainer, lesson=lesson)
-    trainer.held_out.return_value = [None, None]
-    assert rank_accuracies(trainer) == ((0.25, 0.5),)
+    PositionHeadLesson.finish(lesson, [None, None])
+    assert lesson.head.rank_accuracies == ((0.25, 0.5),)
 
 
 def test_a_head_that_drafts_few_tokens_is_trained_and_used(model, data, tmp_path) -> None:
@@ -317,7 +325,7 @@ def test_a_head_that_drafts_few_tokens_is_trained_and_used(model, data, tmp_path
     for method in ("medusa", "hydra", "redrafter"):
         folder = train(method, target=model, data=data, output=tmp_path / method, changes=changes).folder
         accuracies = json.loads((folder / "config.json").read_text())["rank_accuracies"]
-        assert [len(each) for each in accuracies] == [3] * defaults(method).head.num_heads
+        assert [len(each) for each in accuracies] == [3] * named(method).defaults().head.num_heads
         plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
         found = outpace.generate(model, "def add(a, b):", method=method, head=str(folder), max_tokens=12)
         assert found[0].tokens == plain[0].tokens and found[0].statistics.num_draft_tokens
@@ -566,7 +574,7 @@ def test_methods_that_leave_layers_early_are_not_trained_for_recurrent_layers(me
     target = recurrent_models().target
     assert isinstance(target, HFTarget)
     with pytest.raises(ValueError, match="has recurrent layers, which cannot be skipped: use a method with"):
-        untrained(method, Model("recurrent", target), TrainConfig())
+        named(method).untrained(Model("recurrent", target), TrainConfig())
 
 
 def test_texts_without_answers_are_refused(model, data, tmp_path) -> None:
@@ -619,7 +627,7 @@ def test_settings_are_changed_by_dotted_names() -> None:
 
 
 def test_heads_have_the_sizes_of_the_papers_and_as_many_steps_as_their_methods_draft() -> None:
-    sizes = {method: defaults(method).head for method in POSITION_HEADS}
+    sizes = {method: named(method).defaults().head for method in POSITION_HEADS}
     assert {method: (head.num_heads, head.num_layers) for method, head in sizes.items()} == {
         "medusa": (5, 1),
         "hydra": (4, 4),  # Hydra++

@@ -19,10 +19,11 @@ from outpace.proof.models import transformers_models
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.control.s2d import s2d
 from outpace.sampling.target_probs import LazyTargetProbs
-from outpace.training.drafters import save, with_exits
+from outpace.training.exit_methods import with_exits
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.early_exits import SortedLesson
 from outpace.training.losses import cross_entropy
+from outpace.training.methods import named
 from outpace.training.texts import Example
 from tests.llama import llama_config
 
@@ -132,6 +133,6 @@ def test_a_folder_names_its_exits(tmp_path: Path) -> None:
     class Loaded:
         tokenizer = None
 
-    save(with_exits(copy.deepcopy(plain_draft()), (1, 2)), tmp_path, Loaded())
+    named("s2d").save(with_exits(copy.deepcopy(plain_draft()), (1, 2)), tmp_path, Loaded())
     again = LlamaForCausalLM.from_pretrained(tmp_path)
     assert usual_exits(HFTarget(again.eval())) == (1, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from functools import cache, partial
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from outpace.decode import Session
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
 from outpace.models.heads.draft_head import DraftHead
-from outpace.models.heads.head_model import HeadModel, untrained_eagle, untrained_eagle3
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.eagle3.head import untrained_eagle3
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.captures import OutputCapture
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import transformers_models
@@ -24,12 +27,14 @@ from outpace.recipes.base.autoregressive import autoregressive
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.config import Head
 from outpace.training.features import FeatureSource
-from outpace.training.lessons.feature_heads import OBJECTIVES, FeatureHeadLesson
+from outpace.training.lessons.feature_heads import FeatureHeadLesson
+from outpace.training.methods import named
 from outpace.training.texts import Example
 from outpace.training.unrolled import unrolled
 from outpace.verifiers.match import Match
 
 VOCAB, LENGTH, STEPS = 8, 18, 4
+OBJECTIVES: Any = {name: cast(Any, named(name)).objective for name in ("eagle", "hass", "eagle3")}
 HEADS = {
     "eagle": untrained_eagle,
     "eagle of two layers": partial(untrained_eagle, num_layers=2),

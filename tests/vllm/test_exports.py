@@ -16,7 +16,7 @@ import pytest
 
 import outpace
 from outpace.api.model import Model
-from outpace.models.heads.formats.folder import LayoutName, load_head, save_head
+from outpace.models.heads.formats.folder import load_head, save_head
 from outpace.models.names import resolve
 from outpace.training.run import train
 
@@ -83,7 +83,7 @@ SHORT = "steps=300 texts=200 answers.max_tokens=64 evaluate_every=300".split()
 
 
 @pytest.mark.parametrize(("name", "layout"), [("eagle3", "speculators"), ("eagle", "eagle")])
-def test_a_head_drafts_as_it_does_here(name: str, layout: LayoutName, tmp_path: Path) -> None:
+def test_a_head_drafts_as_it_does_here(name: str, layout: str, tmp_path: Path) -> None:
     head = load_head(name, resolve(f"zoo:{name}"), model().target)
     save_head(head, tmp_path, model().target, layout=layout, name=resolve(TARGET))
     check({"method": name, "model": str(tmp_path)}, name, head=str(tmp_path), tree="chain", depth=DEPTH)

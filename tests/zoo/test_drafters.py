@@ -15,8 +15,9 @@ import outpace
 from outpace import zoo
 from outpace.models.heads.formats.files import read_files, write_files
 from outpace.training.config import changed
-from outpace.training.methods import METHODS, defaults
+from outpace.training.methods import named
 from outpace.training.run import train
+from tests.training.families import METHODS
 from zoo_training import drafters
 from zoo_training.corpus import read_corpus
 
@@ -27,7 +28,13 @@ def runs(monkeypatch) -> list:
 
     def train(method, *, output: Path, changes, **given):
         found.append(
-            (method, output.name, given["head"], given["captured"], changed(defaults(method), changes))
+            (
+                method,
+                output.name,
+                given["head"],
+                given["captured"],
+                changed(named(method).defaults(), changes),
+            )
         )
         output.mkdir(parents=True)
         (output / drafters.CARD).write_text(f"{method} --head {output.name}\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,16 +12,23 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import outpace
-from outpace import zoo
+from outpace import recipes, zoo
+from outpace.api.opener import ModelOpener
 from outpace.bench.measure.workload import encode, load_items
 from outpace.cli.commands.zoo import head_row
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.heads.formats.folder import load_head
-from outpace.models.names import USUAL_HEADS, usual_head
+from outpace.recipes._options import usual_heads
 from outpace.training.unrolled import unrolled
 
-USUAL = USUAL_HEADS["zoo:target"]
-METHODS = [method for method in USUAL if usual_head("zoo:target", method)]
+OPENER = ModelOpener(cast(Any, SimpleNamespace(name="zoo:target")), load=lambda name: pytest.fail(name))
+# method that needs nothing but a head, or several -> the package's, separated by commas
+USUAL = {
+    name: ",".join(found.values())
+    for name, recipe in recipes.find().items()
+    if len(recipe.needs) == 1 and (found := usual_heads(recipe, {}, OPENER))
+}
+METHODS = list(USUAL)
 DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "zoo.md"
 MOST_BYTES = 7_500_000  # of one head
 PROMPT = "class Queue:\n    def __init__(self):\n        self.items = []\n\n    def"

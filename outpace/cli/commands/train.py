@@ -12,6 +12,8 @@ from outpace.cli.failures import Debug, report_failures
 from outpace.cli.output import print_status
 from outpace.cli.recipe_options import TARGET
 
+SHARED_SETTINGS = ("answers", "capture", "optimizer")  # parts of the settings that all methods read
+
 
 @report_failures
 @o.with_groups
@@ -19,10 +21,9 @@ def train(
     method: Annotated[
         str,
         typer.Argument(
-            help="A head: eagle, hass, eagle3, medusa, hydra, mlp-speculator, redrafter, kangaroo. A draft "
-            "model: distillspec, adaspec, direct-alignment, fastdraft, s2d, multilingual-drafter, "
-            "domain-drafter. A predictor of acceptance: specdec-pp, disco; of draft lengths: adaeagle; of "
-            "early exits: specee. The target itself: layerskip."
+            help="What is trained: a head, as by eagle3 or medusa; a draft model, as by distillspec or "
+            "fastdraft; a predictor for one of them, as by disco or adaeagle; the target itself, by "
+            "layerskip. An unknown name lists all methods."
         ),
     ],
     target: o.Target = TARGET,
@@ -80,30 +81,20 @@ def train(
         from outpace.training.run import train as run
     from outpace.training.config import changed
     from outpace.training.config import settings as all_settings
-    from outpace.training.methods import (
-        DRAFT_MODELS,
-        EXIT_MODELS,
-        EXIT_PREDICTORS,
-        LENGTH_PREDICTORS,
-        PREDICTORS,
-        ROUTED,
-        TARGETS,
-        check_start,
-        defaults,
-        setting_parts,
-    )
+    from outpace.training.methods import named
     from outpace.training.trainer import processes
 
-    config = changed(defaults(method), settings or ())
+    trains = named(method)
+    config = changed(trains.defaults(), settings or ())
     if show_settings:
         for name, value in all_settings(config).items():
             part = name.partition(".")[0]
-            if part == name or part in setting_parts(method):
+            if part == name or part in (*SHARED_SETTINGS, *trains.settings):
                 typer.echo(f"{name}={_text(value)}")
         return
     # Before the target is loaded, which can take minutes: wrong arguments are reported at once. `run` repeats
     # these checks for callers from Python.
-    check_start(method, draft, head, general)
+    trains.check_start(draft, head, general)
     if not dry_run:
         processes()
     model = loading.load(target)
@@ -133,22 +124,8 @@ def train(
     for each in found.evaluations[-1:]:
         for line in each.findings:
             print_status(line)
-    if method in ROUTED:
-        used = f"{method} --draft {draft} --specialists {found.folder}"
-    elif method in DRAFT_MODELS:
-        used = f"speculative-sampling --draft {found.folder}"
-    elif method in EXIT_MODELS:
-        used = f"{method} --draft {found.folder}"
-    elif method in TARGETS:
-        print_status(f"use it: outpace generate --target {found.folder} --method {method}")
-        return
-    elif method in PREDICTORS:
-        used = f"{method} --draft {draft} --predictor {found.folder}"
-    elif method in (*LENGTH_PREDICTORS, *EXIT_PREDICTORS):
-        used = f"{method} --head {head} --predictor {found.folder}"
-    else:
-        used = f"{method} --head {found.folder}"
-    print_status(f"use it: outpace generate --target {target} --method {used}")
+    for use in trains.uses(str(found.folder), target, draft or head):
+        print_status(f"use it: outpace generate {use}")
 
 
 def _text(value: Any) -> str:

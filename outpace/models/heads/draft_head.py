@@ -9,8 +9,8 @@ vocabulary, V vocabulary size of the target.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 from weakref import ref
 
 import torch
@@ -32,6 +32,8 @@ class DraftHead(PreTrainedModel):
 
     Subclasses set `layers`, `norm` and `lm_head` and combine features with embeddings. The target's embedding
     and, without weights of its own, its LM head are used in place, never changed or saved."""
+
+    method: ClassVar[str]  # the method that drafts with the head
 
     config_class = LlamaConfig
     _supports_attention_backend = True
@@ -159,6 +161,28 @@ def head_config(target: TargetWithLayers, vocab: int, num_layers: int = 1) -> Ll
         pad_token_id=None,
         **shape,
     )
+
+
+def make_ready(head: nn.Module, own: Mapping[str, nn.Parameter], weight: Tensor) -> None:
+    """Bring a draft head into evaluation mode and to the device of `weight`, its own parameters to the dtype
+    of that."""
+    nn.Module.to(head, weight.device)  # buffers keep their dtype: rotary frequencies need float32
+    for parameter in own.values():
+        parameter.data = parameter.data.to(weight.dtype)
+    head.eval()
+
+
+def untrained(head: DraftHead, target: TargetWithLayers, seed: int, own: Iterable[nn.Module]) -> DraftHead:
+    """The head with random weights in its modules `own`, with the dtype and on the device of the target's
+    embedding."""
+    weight, own = next(target.embed.parameters()), tuple(own)
+    for module in own:
+        module.to(weight)
+    for module in (head.norm, head.rotary_emb):
+        module.to(weight.device)
+    head.norm.to(weight)
+    random_weights(seed, own)
+    return head.eval()
 
 
 def random_weights(seed: int, modules: Iterable[nn.Module]) -> None:

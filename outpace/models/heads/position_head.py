@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.draft_head import DraftHead, make_ready
 
 
 class PositionHead(nn.Module):
@@ -25,7 +26,6 @@ class PositionHead(nn.Module):
     never changed or saved."""
 
     method: ClassVar[str]  # name of the method that the head is for
-    name: ClassVar[str]  # name of the head in messages
     # whether logits depend on the path; if not, all nodes of one depth below a root have equal logits
     reads_path: ClassVar[bool] = True
 
@@ -36,6 +36,8 @@ class PositionHead(nn.Module):
         self.embed_tokens = target.embed
         self.hidden_size = int(next(target.embed.parameters()).shape[1])
         self.vocab = target.vocab
+        # a layer over the text whose outputs the head reads in place of the target's hidden states
+        self.prefix: DraftHead | None = None
         self.max_depth = max_depth  # tokens of the longest path that it drafts; None: no limit
         self.draft_ids = draft_ids  # (K,) token of each logit; None: the whole vocabulary
         # share of texts in which the token of rank r of the head for depth d + 1 is right, by d and r; empty:
@@ -83,10 +85,7 @@ class ResidualBlocks(nn.Module):
 
 def ready(head: PositionHead) -> PositionHead:
     """The head in evaluation mode, its weights with the dtype and on the device of the target's embedding."""
-    weight = next(head.embed_tokens.parameters())
-    head.to(weight.device).eval()  # buffers keep their dtype: rotary frequencies need float32
-    for parameter in head.own.values():
-        parameter.data = parameter.data.to(weight.dtype)
+    make_ready(head, head.own, next(head.embed_tokens.parameters()))
     return head
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NewType
-
 from outpace.models.heads.head_model import HeadModel
-from outpace.models.heads.hydra import HydraHead
 from outpace.models.heads.opened_head import OpenedHead
 from outpace.models.heads.position_head import PositionHead
 from outpace.models.hf.target import HFTarget
@@ -13,7 +10,7 @@ from outpace.models.openvino.compressed_weights import CompressedWeights
 
 
 class PositionModel(OpenedHead):
-    """A head and, of Hydra++, its prefix layer with forwards and KV caches."""
+    """A head and its prefix layer, if it has one, with forwards and KV caches."""
 
     def __init__(
         self,
@@ -23,17 +20,10 @@ class PositionModel(OpenedHead):
         weights: CompressedWeights | None = None,  # of the prefix layer, by `weights_of_head`
     ) -> None:
         self.head = head
-        layer = head.prefix if isinstance(head, HydraHead) else None
-        self.prefix = None if layer is None else HeadModel(layer, compile=compile, weights=weights)
+        prefix = head.prefix
+        self.prefix = None if prefix is None else HeadModel(prefix, compile=compile, weights=weights)
 
     @property
     def model(self) -> HFTarget | None:
         """The model of the prefix layer, which has KV caches; None if there is no such layer."""
         return None if self.prefix is None else self.prefix.model
-
-
-# annotations of recipe options
-MedusaModel = NewType("MedusaModel", PositionModel)
-HydraModel = NewType("HydraModel", PositionModel)
-MlpSpeculatorModel = NewType("MlpSpeculatorModel", PositionModel)
-ReDrafterModel = NewType("ReDrafterModel", PositionModel)

@@ -23,8 +23,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from outpace.core.contracts import Prompt, TargetWithLayers, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.heads.draft_head import DraftHead
-from outpace.models.heads.eagle import EagleHead
-from outpace.models.heads.eagle3 import Eagle3Head, norms_of_taps
+from outpace.models.heads.eagle.head import EagleHead
+from outpace.models.heads.eagle3.head import Eagle3Head, norms_of_taps
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.private_copy import private_copy
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from outpace.models.heads.formats.files import CONFIG, HeadFileError, fill, read_files, write_files
 from outpace.models.predictors.predictor import Pair, Predictor, PredictorError
 
-METHOD, DRAFT, HEAD, TARGET = "outpace_predictor", "outpace_draft", "outpace_head", "outpace_target"
+METHOD, DRAFT, TARGET = "outpace_predictor", "outpace_draft", "outpace_target"
 
 Kind = TypeVar("Kind", bound=Predictor)
 

@@ -20,7 +20,7 @@ from outpace.models.hf.forward_inputs import RowInputs
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.logits_head import ScaledHead
-from outpace.models.predictors.exit_predictor import ExitPredictor, features
+from outpace.models.predictors.exits.predictor import ExitPredictor, features
 from outpace.models.slim.exit_head import ExitHead
 from outpace.models.slim.partial_forward import PartialForward, PartialRun
 

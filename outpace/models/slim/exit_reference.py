@@ -18,7 +18,7 @@ from outpace.models.hf.attention import EAGER
 from outpace.models.hf.captures import OutputCapture
 from outpace.models.hf.private_copy import private_copy
 from outpace.models.hf.target import HFTarget
-from outpace.models.predictors.exit_predictor import NUM_CANDIDATES, features
+from outpace.models.predictors.exits.predictor import NUM_CANDIDATES, features
 from outpace.models.slim.exit_forward import RECENT, ExitRule
 
 

@@ -18,7 +18,7 @@ from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.forward_outputs import ForwardOutputs
 from outpace.models.hf.kv_cache import EagerCache
 from outpace.models.hf.target import HFTarget
-from outpace.models.predictors.exit_predictor import NUM_CANDIDATES
+from outpace.models.predictors.exits.predictor import NUM_CANDIDATES
 from outpace.models.slim.exit_forward import ExitForward
 from outpace.models.slim.partial_target import PartialTarget
 from outpace.models.slim.token_records import TokenRecords, records_of

@@ -13,7 +13,7 @@ from outpace.core.skip_set import SkipSet
 from outpace.models.adapter import EXIT_LAYER
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
-from outpace.models.predictors.exit_predictor import ExitPredictor
+from outpace.models.predictors.exits.predictor import ExitPredictor
 from outpace.models.slim.closest_layers import ClosestLayers, ClosestTables
 from outpace.models.slim.exit_forward import ExitForward, ExitRule
 from outpace.models.slim.exit_head import ExitHead
@@ -147,8 +147,7 @@ def with_exits(
     if not 0 <= threshold <= 1:
         raise ValueError(f"threshold is {threshold}; give a probability from 0 to 1")
     layers = num_layers(target)
-    predictor.check(target)
-    predictor.check_head(head.head)
+    predictor.check(head.head, target)
     if isinstance(target, HFTarget):
         check_eager(target, "specee")
         chosen = predictor.layers if scheduled else None

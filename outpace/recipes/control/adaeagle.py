@@ -20,8 +20,8 @@ from outpace.controllers.predicted_length import PredictedLength
 from outpace.core.contracts import Parts, TargetWithLayers, recipe
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
-from outpace.models.heads.head_model import EagleModel
-from outpace.models.predictors.draft_length_predictor import DraftLengthPredictor
+from outpace.models.heads.eagle.kind import EagleModel
+from outpace.models.predictors.draft_length.predictor import DraftLengthPredictor
 from outpace.verifiers.rejection import Rejection
 
 

@@ -16,7 +16,7 @@ predicts: a draft that ends early costs a forward of it more than its tokens.
 from outpace.controllers.survival import Survival
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.models.predictors.hidden_state_predictor import HiddenStatePredictor
+from outpace.models.predictors.hidden_state.predictor import HiddenStatePredictor
 from outpace.verifiers.rejection import Rejection
 
 

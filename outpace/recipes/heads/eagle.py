@@ -15,7 +15,7 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Shape, Target, recipe
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
-from outpace.models.heads.head_model import EagleModel
+from outpace.models.heads.eagle.kind import EagleModel
 from outpace.verifiers.rejection import Rejection
 
 # ranks of the tokens on each path, by depth

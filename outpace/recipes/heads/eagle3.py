@@ -17,7 +17,7 @@ from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.dynamic_tree import dynamic_tree
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
-from outpace.models.heads.head_model import Eagle3Model
+from outpace.models.heads.eagle3.kind import Eagle3Model
 from outpace.verifiers.rejection import Rejection
 
 

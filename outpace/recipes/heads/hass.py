@@ -12,7 +12,7 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.dynamic_tree import dynamic_tree
 from outpace.drafters.model.feature_drafter import FeatureDrafter
-from outpace.models.heads.head_model import EagleModel
+from outpace.models.heads.eagle.kind import EagleModel
 from outpace.verifiers.match import Match
 
 

@@ -18,7 +18,7 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.grow import grow
 from outpace.drafters.model.position_drafter import position_drafter, static_tree
-from outpace.models.heads.position_model import MedusaModel
+from outpace.models.heads.medusa.kind import MedusaModel
 from outpace.verifiers.rejection import Rejection
 
 

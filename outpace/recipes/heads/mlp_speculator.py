@@ -16,7 +16,7 @@ from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.best_paths import best_paths
 from outpace.drafters.model.grow import grow
 from outpace.drafters.model.position_drafter import position_drafter
-from outpace.models.heads.position_model import MlpSpeculatorModel
+from outpace.models.heads.mlp_speculator.kind import MlpSpeculatorModel
 from outpace.verifiers.rejection import Rejection
 
 

@@ -17,7 +17,7 @@ from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.best_paths import best_paths
 from outpace.drafters.model.grow import grow
 from outpace.drafters.model.position_drafter import position_drafter
-from outpace.models.heads.position_model import ReDrafterModel
+from outpace.models.heads.redrafter.kind import ReDrafterModel
 from outpace.verifiers.rejection import Rejection
 
 

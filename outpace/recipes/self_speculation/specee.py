@@ -21,8 +21,8 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Guarantee, Parts, Target, Want, recipe
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.no_draft import NoDraft
-from outpace.models.heads.head_model import EagleModel
-from outpace.models.predictors.exit_predictor import ExitPredictor
+from outpace.models.heads.eagle.kind import EagleModel
+from outpace.models.predictors.exits.predictor import ExitPredictor
 from outpace.models.slim.make import with_exits
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection

@@ -9,7 +9,7 @@ size of the draft model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +17,6 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 from transformers import PreTrainedModel
 
-from outpace.models.hf.captures import OutputCapture
-from outpace.models.predictors.draft_distribution_predictor import DraftDistributionPredictor, features
-from outpace.models.predictors.hidden_state_predictor import HiddenStatePredictor
 from outpace.models.predictors.predictor import AcceptancePredictor
 from outpace.training.config import Predictor
 from outpace.training.evaluation import PredictorEvaluation
@@ -27,8 +24,6 @@ from outpace.training.features import Batch
 from outpace.training.lessons.draft_models import logits_of
 from outpace.training.lessons.lesson import Lesson, following
 from outpace.training.predictions import best_f1, calibration_error
-
-LM_HEAD_INPUT = -1  # in OutputCapture
 
 
 @dataclass(frozen=True)
@@ -107,80 +102,3 @@ class AcceptanceLesson(Lesson):
             at = tokens[:, None]
             acceptance = (p.gather(1, at) / q.gather(1, at))[:, 0].clamp_max(1)
         return Verified(tokens, logits, acceptance)
-
-
-class HiddenStateLesson(AcceptanceLesson):
-    """SpecDec++ (Huang et al. 2025): the draft model reads its own tokens, a share of them replaced by the
-    target's, and the acceptance of each of its own is predicted from the hidden state after it."""
-
-    predictor: HiddenStatePredictor
-
-    def __init__(
-        self,
-        predictor: HiddenStatePredictor,
-        draft: PreTrainedModel,
-        target_head: nn.Module,
-        settings: Predictor,
-    ) -> None:
-        super().__init__(predictor, draft, target_head, settings, settings.rejection_weight)
-
-    def predicted(self, batch: Batch, noise: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        drafted, columns = self.verified(batch, noise), self.columns(batch)
-        is_own = torch.rand(len(drafted.tokens), generator=noise) >= self.settings.mix
-        is_own = is_own.to(columns.device)
-        tokens, places = batch.tokens.clone(), columns.nonzero()[is_own]
-        tokens[places[:, 0], places[:, 1] + 2] = drafted.tokens[is_own]
-        states = following(self._states(tokens), 2)[columns][is_own]
-        log_odds = self.predictor(states.to(self.predictor.output.weight.dtype))
-        return log_odds, drafted.acceptance[is_own], drafted.draft_probs[is_own]
-
-    @torch.no_grad()
-    def _states(self, tokens: Tensor) -> Tensor:  # (R, T) -> (R, T, D)
-        """The draft model's states at the input of its LM head, after each token."""
-        draft = self._draft[0]
-        with OutputCapture(draft, 0).capture(frozenset([LM_HEAD_INPUT]), False) as found:
-            draft(input_ids=tokens, use_cache=False, return_dict=True)
-        return found[LM_HEAD_INPUT]
-
-
-class DraftDistributionLesson(AcceptanceLesson):
-    """DISCO (Mamou et al. 2024): drafts of full length are verified one after the other along the target's
-    text, and whether each token was accepted is predicted from the distribution that it was drawn from and
-    its position. Tokens after a rejected one are not drafted: the next draft begins there."""
-
-    predictor: DraftDistributionPredictor
-
-    def __init__(
-        self,
-        predictor: DraftDistributionPredictor,
-        draft: PreTrainedModel,
-        target_head: nn.Module,
-        settings: Predictor,
-    ) -> None:
-        super().__init__(predictor, draft, target_head, settings, rejection_weight=1.0)
-
-    def predicted(self, batch: Batch, noise: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        verified = self.verified(batch, noise)
-        flips = torch.rand(len(verified.tokens), generator=noise).to(verified.acceptance)
-        accepted = flips < verified.acceptance
-        counts = self.columns(batch).sum(1).tolist()
-        places = [draft_positions(each.tolist(), self.settings.depth) for each in accepted.split(counts)]
-        positions = torch.tensor([place for each in places for place in each], dtype=torch.int64)
-        positions = positions.to(accepted.device)
-        drafted = positions > 0
-        given = features(verified.logits[drafted], positions[drafted])
-        log_odds = self.predictor(given.to(self.predictor.output.weight.dtype))
-        return log_odds, accepted[drafted].float(), verified.draft_probs[drafted]
-
-
-def draft_positions(accepted: Sequence[bool], depth: int) -> list[int]:
-    """For each token of a text its position, from 1, in the draft of `depth` tokens that it belongs to if its
-    draft token is accepted or not; 0 for the target's own token after a draft that was accepted whole. In the
-    place of a rejected token the target's own follows, so the next draft begins after it."""
-    positions, position = list[int](), 0
-    for each in accepted:
-        position = 0 if position == depth else position + 1
-        positions.append(position)
-        if position and not each:
-            position = 0
-    return positions

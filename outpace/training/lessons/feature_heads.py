@@ -52,29 +52,6 @@ class Objective:
     weight: Callable[[int, Head], float]  # of a step
 
 
-def _eagle(one: Compared, settings: Head) -> Tensor:
-    distance = losses.smooth_l1(one.features, one.target_features, one.mask)
-    return settings.feature_weight * distance + settings.token_weight * one.token_loss(settings)
-
-
-def _hass(one: Compared, settings: Head) -> Tensor:
-    top = losses.top_k_cross_entropy(one.logits, one.target_logits, one.mask, k=settings.top_k)
-    return _eagle(one, settings) + settings.top_k_weight * top
-
-
-OBJECTIVES = {  # by the method that is trained
-    "eagle": Objective(lambda settings: 1, False, True, _eagle, lambda step, settings: 1.0),
-    "hass": Objective(lambda settings: settings.unroll, True, True, _hass, lambda step, settings: 1.0),
-    "eagle3": Objective(
-        lambda settings: settings.unroll,
-        False,
-        False,
-        Compared.token_loss,
-        lambda step, settings: settings.decay**step,
-    ),
-}
-
-
 class FeatureHeadLesson(DrafterLesson):
     """The loss of a head that continues the target's hidden states."""
 

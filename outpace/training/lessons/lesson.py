@@ -52,6 +52,9 @@ class Lesson(nn.Module):
         """What has been learned at this step of the run, measured on held-out texts."""
         raise NotImplementedError
 
+    def finish(self, held_out: Iterable[Batch]) -> None:
+        """Choose by held-out texts what follows from them when training has ended."""
+
     def target_logits(self, batch: Batch, step: int) -> Tensor:  # (M, V)
         """The target's logits for draft token `step`."""
         states = following(batch.hidden[-1], 1 + step)[self.columns(batch)]

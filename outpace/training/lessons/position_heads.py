@@ -1,4 +1,4 @@
-"""How heads without a KV cache learn: Medusa, Hydra, MLP speculator, ReDrafter.
+"""How heads without a KV cache learn.
 
 Letters: R texts, C columns and M of them (see training.lessons.lesson), D hidden size, V vocabulary size,
 K draft vocabulary.
@@ -6,14 +6,12 @@ K draft vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from outpace.models.heads.hydra import HydraHead
 from outpace.models.heads.position_head import PositionHead
 from outpace.training import losses
 from outpace.training.config import Head
@@ -24,33 +22,12 @@ from outpace.training.unrolled import over_text
 NUM_RANKS = 10  # whose accuracies are measured at each depth, or as many as there are tokens to draft
 
 
-@contextmanager
-def dropout(module: nn.Dropout, share: float, noise: torch.Generator) -> Iterator[None]:
-    """Set this share of the module's inputs to 0 meanwhile; which follows from the noise."""
-    with torch.random.fork_rng():
-        torch.manual_seed(noise.initial_seed())
-        module.p = share
-        module.train()
-        try:
-            yield
-        finally:
-            module.eval()
-
-
 @dataclass(frozen=True)
 class Objective:
     """What a method minimises: cross entropy with the text or with the target's distribution, by step."""
 
     soft: bool  # the target's distribution, not the token that it chose
     weight: Callable[[int, Head], float]  # of a step
-
-
-OBJECTIVES = {  # by the method that is trained
-    "medusa": Objective(False, lambda step, settings: settings.decay ** (step + 1)),
-    "hydra": Objective(True, lambda step, settings: 1.0),
-    "mlp-speculator": Objective(False, lambda step, settings: 1.0),
-    "redrafter": Objective(False, lambda step, settings: 1.0),
-}
 
 
 class PositionHeadLesson(DrafterLesson):
@@ -66,7 +43,7 @@ class PositionHeadLesson(DrafterLesson):
     ) -> None:
         super().__init__(head.own, target_head)
         self.head, self.num_steps, self.max_depth = head, num_steps, head.max_depth
-        self._objective, self._settings = objective, settings
+        self._objective, self.settings = objective, settings
         # (V,) by token its place among the tokens that can be drafted, in any order; -1: it cannot be drafted
         self._places: Tensor | None = None
         if head.draft_ids is not None:
@@ -74,12 +51,6 @@ class PositionHeadLesson(DrafterLesson):
             self._places[head.draft_ids.cpu()] = torch.arange(len(head.draft_ids))
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
-        if isinstance(self.head, HydraHead):
-            with dropout(self.head.dropout, self._settings.dropout, noise):
-                return self._loss(batch)
-        return self._loss(batch)
-
-    def _loss(self, batch: Batch) -> Tensor:
         total = batch.hidden[-1].new_zeros((), dtype=torch.float32)
         ids = self.draft_ids(batch.tokens.device)
         for step, logits in enumerate(self.drafted(batch, self.num_steps)):
@@ -93,13 +64,13 @@ class PositionHeadLesson(DrafterLesson):
                     labels = self._places.to(labels.device)[labels]
                     mask = mask & (labels >= 0)
                 loss = losses.cross_entropy(logits, labels, mask)
-            total = total + self._objective.weight(step, self._settings) * loss
+            total = total + self._objective.weight(step, self.settings) * loss
         return total
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
         dtype = next(iter(self.trained.values())).dtype
         hidden = batch.hidden[-1][:, :-1].to(dtype)
-        if isinstance(self.head, HydraHead) and self.head.prefix is not None:
+        if self.head.prefix is not None:
             hidden = over_text(self.head.prefix, batch.tokens, hidden)
         states = self.head.begin(self.at_columns(hidden, batch))
         for step in range(min(num_steps, self.max_depth or num_steps)):
@@ -109,6 +80,13 @@ class PositionHeadLesson(DrafterLesson):
     def draft_ids(self, device: torch.device) -> Tensor | None:
         ids = self.head.draft_ids
         return None if ids is None else ids.to(device)
+
+    def finish(self, held_out: Iterable[Batch]) -> None:
+        """Store in the head, by depth, the share of held-out texts in which the token of each rank is right;
+        trees are shaped by it."""
+        found, counts = (torch.stack(each).sum(0) for each in zip(*map(self.ranks, held_out), strict=True))
+        shares = (found / counts.clamp_min(1)[:, None]).tolist()
+        self.head.rank_accuracies = tuple(tuple(round(share, 4) for share in each) for each in shares)
 
     @torch.no_grad()
     def ranks(self, batch: Batch) -> tuple[Tensor, Tensor]:  # (S, ranks), (S,)

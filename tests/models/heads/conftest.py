@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from outpace.models.heads.draft_head import DraftHead, head_config
-from outpace.models.heads.eagle import EagleHead
-from outpace.models.heads.eagle3 import Eagle3Head
+from outpace.models.heads.eagle.head import EagleHead
+from outpace.models.heads.eagle3.head import Eagle3Head
 from outpace.models.hf.target import HFTarget
 
 PAPERS_TAPS = (1, 3, 4)  # inputs of layers 2, n // 2 and n - 3 of eight

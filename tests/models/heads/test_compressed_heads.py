@@ -16,9 +16,10 @@ import outpace
 from outpace.api.opener import ModelOpener
 from outpace.core.contracts import Want
 from outpace.models.heads.draft_head import DraftHead
-from outpace.models.heads.formats.position_heads import load_position_head, save_position_head
-from outpace.models.heads.head_model import HeadModel, untrained_eagle
-from outpace.models.heads.hydra import HydraHead, prefix_layer
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.formats.folder import load_head, save_head
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.hydra.head import HydraHead, prefix_layer
 from outpace.models.heads.position_head import random_parameters
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
@@ -203,8 +204,8 @@ def test_of_heads_without_a_cache_only_the_prefix_layer_is_compressed(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = outpace.load("zoo:draft", dtype="float32", compile=True, draft_weights="int8")
     head = random_parameters(HydraHead(model.target, 2, prefix=prefix_layer(model.target)))
-    save_position_head(head, tmp_path / "head", model.target)
-    whole = load_position_head("hydra", tmp_path / "head", model.target).own
+    save_head(head, tmp_path / "head", model.target)
+    whole = load_head("hydra", tmp_path / "head", model.target).own
     found = ModelOpener(model).head(("hydra",), tmp_path / "head")
     assert isinstance(found, PositionModel) and found.model is not None
     assert isinstance(found.model.compressed_weights, CompressedWeights)
@@ -222,6 +223,6 @@ def test_a_head_of_medusa_stays_whole_and_drafts(tmp_path: Path, monkeypatch: py
     [found] = outpace.generate(model, "def add(a, b):", method="medusa", head="zoo:medusa", **options)
     assert found.text == expected.text
     opened = model.heads["medusa", "zoo:medusa"].head
-    whole = load_position_head("medusa", resolve("zoo:medusa"), model.target)
+    whole = load_head("medusa", resolve("zoo:medusa"), model.target)
     assert all(torch.equal(each, whole.own[name]) for name, each in opened.own.items())
     assert is_unchanged(model.target, before) and not list(tmp_path.iterdir())

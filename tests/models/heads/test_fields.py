@@ -12,16 +12,16 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.eagle3.head import untrained_eagle3
 from outpace.models.heads.formats.fields import FIELDS
 from outpace.models.heads.formats.files import HeadFileError
-from outpace.models.heads.formats.folder import load_head, save_head
-from outpace.models.heads.formats.kinds import kind_of_folder
-from outpace.models.heads.formats.position_heads import FORMATS, load_position_head, save_position_head
-from outpace.models.heads.head_model import untrained_eagle, untrained_eagle3, untrained_kangaroo
-from outpace.models.heads.hydra import untrained_hydra
-from outpace.models.heads.medusa import untrained_medusa
-from outpace.models.heads.mlp_speculator import untrained_mlp_speculator
-from outpace.models.heads.redrafter import untrained_redrafter
+from outpace.models.heads.formats.folder import kind_in, load_head, save_head
+from outpace.models.heads.hydra.head import untrained_hydra
+from outpace.models.heads.kangaroo.head import untrained_kangaroo
+from outpace.models.heads.medusa.head import untrained_medusa
+from outpace.models.heads.mlp_speculator.head import untrained_mlp_speculator
+from outpace.models.heads.redrafter.head import untrained_redrafter
 from outpace.models.hf.target import HFTarget
 
 FOLDERS = ("eagle", "speculators", "raw", "kangaroo", "medusa", "hydra", "mlp-speculator", "redrafter")
@@ -72,14 +72,14 @@ def save(name: str, folder: Path) -> Path:
             "mlp-speculator": untrained_mlp_speculator,
             "redrafter": untrained_redrafter,
         }
-        save_position_head(made[name](model), folder, model)
+        save_head(made[name](model), folder, model)
     return folder
 
 
 def load(folder: Path) -> None:
-    kind = kind_of_folder(folder)
+    kind = kind_in(folder)
     assert kind is not None
-    (load_position_head if kind in FORMATS else load_head)(kind, folder, target())
+    load_head(kind.method, folder, target())
 
 
 @pytest.mark.parametrize(
@@ -145,5 +145,5 @@ def test_every_field_may_be_wrong(name: str, tmp_path: Path) -> None:
                 refused += 1
                 assert "\n" not in str(error)
             except AssertionError:  # no head any more: it has lost the field by which it is told
-                assert kind_of_folder(tmp_path) is None
+                assert kind_in(tmp_path) is None
     assert refused > 20

@@ -17,12 +17,13 @@ from transformers import PreTrainedModel
 
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.heads.draft_head import DraftHead
-from outpace.models.heads.eagle3 import Eagle3Head, default_taps
+from outpace.models.heads.eagle3.head import Eagle3Head, default_taps
 from outpace.models.heads.fingerprint import KEY as FINGERPRINT
 from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.heads.formats.files import HeadFileError
-from outpace.models.heads.formats.folder import LAYOUTS, kind_of, load_head, save_head
+from outpace.models.heads.formats.folder import load_head, save_head
 from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.kinds import recognised
 from outpace.models.hf.target import HFTarget
 
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -495,7 +496,7 @@ def test_embeddings_may_be_stored_or_not(
                 **({} if stored is None else {"embed_tokens.weight": stored}),
             },
         )
-        read = load_head(kind_of(head), folder, target)
+        read = load_head(head.method, folder, target)
         assert read.is_for(target)
         if stored is None or stored is weight:
             assert read.embed_tokens is target.embed and same(read, head)
@@ -503,7 +504,7 @@ def test_embeddings_may_be_stored_or_not(
             assert torch.equal(read.embed_tokens.weight, stored.to(weight))
             assert "embed_tokens.weight" in read.own and torch.equal(target.embed.weight, weight)
             again = written(read, target, tmp_path / "again", layout)
-            assert same(load_head(kind_of(head), again, target), read)
+            assert same(load_head(head.method, again, target), read)
 
 
 def test_a_copy_of_the_embedding_takes_half_the_space_where_that_loses_nothing(
@@ -625,18 +626,18 @@ def test_a_target_of_another_size_is_refused(
 ) -> None:
     other = HFTarget(tiny("llama", num_hidden_layers=8, hidden_size=16).float())
     for head in (eagle3(), eagle()):
-        folder = written(head, target, tmp_path / kind_of(head))
+        folder = written(head, target, tmp_path / head.method)
         change(folder, remove=(FINGERPRINT,))
         with pytest.raises(HeadFileError, match="hidden states of 32 numbers, and this target's have 16"):
-            load_head(kind_of(head), folder, other)
+            load_head(head.method, folder, other)
     with pytest.raises(HeadFileError, match="made for another target"):
         save_head(eagle3(), tmp_path / "wrong", other)
 
 
 def test_a_head_of_another_kind_is_refused(eagle3: Any, eagle: Any, target: HFTarget, tmp_path: Path) -> None:
-    with pytest.raises(HeadFileError, match="holds no heads of EAGLE: write eagle"):
+    with pytest.raises(HeadFileError, match="no layout raw for heads of EAGLE: write eagle"):
         save_head(eagle(), tmp_path, target, layout="raw")
-    with pytest.raises(HeadFileError, match="holds no heads of EAGLE-3: write speculators or raw"):
+    with pytest.raises(HeadFileError, match="no layout eagle for heads of EAGLE-3: write speculators or raw"):
         save_head(eagle3(), tmp_path, target, layout="eagle")
     with pytest.raises(HeadFileError, match="no layout foo for heads of EAGLE-3: write speculators or raw"):
         save_head(eagle3(), tmp_path, target, layout="foo")
@@ -711,8 +712,10 @@ def test_every_layout_of_a_published_head_is_told_by_its_configuration() -> None
         ({"architectures": None}, "eagle"),
     ]
     for config, wanted in cases:
-        found = next(name for name, layout in LAYOUTS.items() if layout.recognises(config, ["fc.weight"]))
-        assert found == wanted, config
+        found = recognised(config, ["fc.weight"])
+        assert found is not None
+        kind, layout = found
+        assert kind.layouts[wanted] is layout, config
 
 
 def test_a_head_is_still_an_eagle3_head(eagle3: Any, target: HFTarget, tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ from torch import Tensor
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.fingerprint import KEY
 from outpace.models.heads.formats.files import HeadFileError
-from outpace.models.heads.formats.position_heads import FORMATS, load_position_head, save_position_head
-from outpace.models.heads.hydra import HydraHead, untrained_hydra
-from outpace.models.heads.medusa import MedusaHead, untrained_medusa
-from outpace.models.heads.mlp_speculator import MlpSpeculatorHead, untrained_mlp_speculator
+from outpace.models.heads.formats.folder import load_head, save_head
+from outpace.models.heads.hydra.head import HydraHead, untrained_hydra
+from outpace.models.heads.kinds import head_kind
+from outpace.models.heads.medusa.head import MedusaHead, untrained_medusa
+from outpace.models.heads.mlp_speculator.head import MlpSpeculatorHead, untrained_mlp_speculator
 from outpace.models.heads.position_head import PositionHead, random_parameters
-from outpace.models.heads.redrafter import ReDrafterHead, untrained_redrafter
+from outpace.models.heads.redrafter.head import ReDrafterHead, untrained_redrafter
 from outpace.models.table import TableTarget
 from outpace.proof.models import transformers_models
 
@@ -34,6 +35,7 @@ def small(vocab: int) -> TargetWithLayers:
 TARGET = small(6)
 SIZE = 16  # of its hidden states
 
+POSITION_HEADS = ("medusa", "hydra", "mlp-speculator", "redrafter")
 MAKERS: dict[str, Callable[[], PositionHead]] = {
     "medusa": lambda: untrained_medusa(TARGET),
     "medusa, two layers without bias": lambda: random_parameters(
@@ -93,8 +95,8 @@ def rewritten(
 def test_a_head_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
     head = MAKERS[name]()
     head.rank_accuracies = ((0.5, 0.25), (0.125,))
-    save_position_head(head, tmp_path / "new" / "head", TARGET)
-    found = load_position_head(head.method, tmp_path / "new" / "head", TARGET)
+    save_head(head, tmp_path / "new" / "head", TARGET)
+    found = load_head(head.method, tmp_path / "new" / "head", TARGET)
     assert type(found) is type(head) and found.rank_accuracies == head.rank_accuracies
     assert found.own.keys() == head.own.keys() and found.embed_tokens is TARGET.embed
     for name, parameter in head.own.items():
@@ -114,8 +116,8 @@ def test_weights_get_the_dtype_of_the_target_and_rotary_frequencies_stay_float32
     head = untrained_hydra(TARGET)
     for parameter in head.own.values():
         parameter.data = parameter.data.bfloat16()
-    save_position_head(head, tmp_path, TARGET)
-    found = load_position_head("hydra", tmp_path, TARGET)
+    save_head(head, tmp_path, TARGET)
+    found = load_head("hydra", tmp_path, TARGET)
     assert {each.dtype for each in found.own.values()} == {torch.float64}
     assert isinstance(found, HydraHead) and found.prefix is not None
     assert {each.dtype for each in found.prefix.buffers()} == {torch.float32}
@@ -123,7 +125,7 @@ def test_weights_get_the_dtype_of_the_target_and_rotary_frequencies_stay_float32
 
 def test_the_configuration_of_medusa_has_the_sizes_that_vllm_reads(tmp_path: Path) -> None:
     head = MedusaHead(TARGET, 3, num_layers=2, bias=False, draft_ids=torch.tensor([1, 3, 4]))
-    save_position_head(random_parameters(head), tmp_path, TARGET)
+    save_head(random_parameters(head), tmp_path, TARGET)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     sizes = {"hidden_size": SIZE, "vocab_size": 6, "truncated_vocab_size": 3, "num_heads": 3}
     assert config.items() >= (sizes | {"num_hidden_layers": 2, "medusa_fc_bias": False}).items()
@@ -150,7 +152,7 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_have_the_names_of_the_other_projects(name: str, tmp_path: Path) -> None:
-    save_position_head(MAKERS[name](), tmp_path, TARGET)
+    save_head(MAKERS[name](), tmp_path, TARGET)
     assert load_file(tmp_path / "model.safetensors").keys() >= NAMES[name]
 
 
@@ -158,7 +160,7 @@ def test_tensors_have_the_names_of_the_other_projects(name: str, tmp_path: Path)
 def test_medusas_own_layout_is_read(prefix: str, tmp_path: Path) -> None:
     """Its configuration may give a wrong number of heads, and a target may be in the same file."""
     head = untrained_medusa(TARGET)
-    save_position_head(head, tmp_path, TARGET)
+    save_head(head, tmp_path, TARGET)
 
     def rename(name: str) -> str:
         kind, number, *rest = name.split(".")
@@ -169,21 +171,21 @@ def test_medusas_own_layout_is_read(prefix: str, tmp_path: Path) -> None:
     rewritten(tmp_path, rename=rename, added={"model.norm.weight": torch.ones(2)} if prefix else None)
     config = {"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": "x"}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    found = load_position_head("medusa", tmp_path, TARGET)
+    found = load_head("medusa", tmp_path, TARGET)
     assert all(torch.equal(one, other) for one, other in zip(outputs(head), outputs(found), strict=True))
 
 
 def test_medusa_factor_of_the_logits_and_rows_outside_of_the_draft_vocabulary(tmp_path: Path) -> None:
     head = MAKERS["medusa, a part of the vocabulary"]()
     assert isinstance(head, MedusaHead) and head.draft_ids is not None
-    save_position_head(head, tmp_path, TARGET)
+    save_head(head, tmp_path, TARGET)
     wide = {}
     for name, weight in head.own.items():
         if name.startswith("lm_heads"):
             wide[name] = torch.full((6, SIZE), 7.0, dtype=torch.float64)
             wide[name][head.draft_ids] = weight.data
     rewritten(tmp_path, {"logit_scale": 0.5}, added=wide)
-    found = load_position_head("medusa", tmp_path, TARGET)
+    found = load_head("medusa", tmp_path, TARGET)
     for one, other in zip(outputs(head), outputs(found), strict=True):
         assert torch.equal(0.5 * one, other) and one.shape == (2, 3)
 
@@ -193,18 +195,18 @@ def test_hydra_stores_repeated_layers_once_or_each(tmp_path: Path) -> None:
     for name, parameter in head.own.items():
         first = name.replace("layers.1", "layers.0").replace("layers.2", "layers.0")
         parameter.data = head.own[first].data if name.startswith("blocks") else parameter.data
-    save_position_head(head, tmp_path, TARGET)
+    save_head(head, tmp_path, TARGET)
     rewritten(tmp_path, dropped=".5.linear")
     rewritten(
         tmp_path, dropped=".7.linear", added={"prefix_embeding_layer.embed_tokens.weight": torch.ones(2)}
     )
-    found = load_position_head("hydra", tmp_path, TARGET)
+    found = load_head("hydra", tmp_path, TARGET)
     assert all(torch.equal(one, other) for one, other in zip(outputs(head), outputs(found), strict=True))
 
 
 def test_mlp_speculator_without_prefix_and_with_copies_of_tied_tensors(tmp_path: Path) -> None:
     head = MAKERS["mlp-speculator, tied"]()
-    save_position_head(head, tmp_path, TARGET)
+    save_head(head, tmp_path, TARGET)
     copies = {
         f"{kind}.{step}.{rest}": head.own[f"{kind}.{int(kind == 'proj')}.{rest}"].data.clone()
         for kind, rests in {
@@ -217,14 +219,14 @@ def test_mlp_speculator_without_prefix_and_with_copies_of_tied_tensors(tmp_path:
         for step in range(1, 4)
     }
     rewritten(tmp_path, rename=lambda name: name.removeprefix("speculator."), added=copies)
-    found = load_position_head("mlp-speculator", tmp_path, TARGET)
+    found = load_head("mlp-speculator", tmp_path, TARGET)
     assert all(torch.equal(one, other) for one, other in zip(outputs(head), outputs(found), strict=True))
 
 
 def test_inner_size_0_is_the_hidden_size(tmp_path: Path) -> None:
-    save_position_head(random_parameters(MlpSpeculatorHead(TARGET, 2, SIZE)), tmp_path, TARGET)
+    save_head(random_parameters(MlpSpeculatorHead(TARGET, 2, SIZE)), tmp_path, TARGET)
     rewritten(tmp_path, {"inner_dim": 0})
-    found = load_position_head("mlp-speculator", tmp_path, TARGET)
+    found = load_head("mlp-speculator", tmp_path, TARGET)
     assert isinstance(found, MlpSpeculatorHead) and found.inner_size == SIZE
 
 
@@ -243,7 +245,7 @@ def test_inner_size_0_is_the_hidden_size(tmp_path: Path) -> None:
         ("mlp-speculator", {"vocab_size": 9}, "a target with 9 tokens, and this target has 6"),
         ("mlp-speculator", {"n_predict": None}, "the configuration lacks n_predict"),
         ("mlp-speculator", {"inner_dim": 5}, r"is \(.*\), and config.json says \(.*5"),
-        ("mlp-speculator", {"n_predict": 2}, "has .*2.*, which the head that it describes does not have"),
+        ("mlp-speculator", {"n_predict": 2}, "has .*2.*, which this head of MLP speculator does not have"),
         ("redrafter", {"rnn": False}, "give one with a recurrent network"),
         ("redrafter", {"hidden_size": 8}, "hidden states of 8 numbers"),
         ("redrafter", {"exit_dim": 8}, "lacks input_proj.bias, input_proj.weight"),
@@ -253,23 +255,23 @@ def test_what_does_not_fit_is_refused(
     name: str, config: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     head = MAKERS[name]()
-    save_position_head(head, tmp_path, TARGET)
+    save_head(head, tmp_path, TARGET)
     rewritten(tmp_path, config)
     with pytest.raises(HeadFileError, match=sentence) as found:
-        load_position_head(head.method, tmp_path, TARGET)
+        load_head(head.method, tmp_path, TARGET)
     assert str(tmp_path) in str(found.value)
 
 
 @pytest.mark.parametrize("name", [name for name in MAKERS if "a part of the vocabulary" in name])
 def test_a_missing_token_map_is_named_if_the_target_is_the_right_one(name: str, tmp_path: Path) -> None:
     head = MAKERS[name]()
-    save_position_head(head, tmp_path, TARGET)
+    save_head(head, tmp_path, TARGET)
     rewritten(tmp_path, dropped="token_map")
     sentence = (
         "safetensors lacks token_map, which says which 3 of the target's 6 tokens it drafts: restore that"
     )
     with pytest.raises(HeadFileError, match=sentence):
-        load_position_head(head.method, tmp_path, TARGET)
+        load_head(head.method, tmp_path, TARGET)
 
 
 @pytest.mark.parametrize(
@@ -287,49 +289,52 @@ def test_a_missing_token_map_is_named_if_the_target_is_the_right_one(name: str, 
 )
 def test_a_file_that_lacks_a_tensor_is_named(name: str, missing: str, sentence: str, tmp_path: Path) -> None:
     head = MAKERS[name]()
-    save_position_head(head, tmp_path, TARGET)
+    save_head(head, tmp_path, TARGET)
     rewritten(tmp_path, dropped=missing)
     with pytest.raises(HeadFileError, match=f"model.safetensors {sentence}"):
-        load_position_head(head.method, tmp_path, TARGET)
+        load_head(head.method, tmp_path, TARGET)
 
 
-@pytest.mark.parametrize("method", FORMATS)
+@pytest.mark.parametrize("method", POSITION_HEADS)
 def test_a_head_of_another_method_or_target_is_refused(method: str, tmp_path: Path) -> None:
     head = MAKERS[method]()
-    save_position_head(head, tmp_path, TARGET)
-    for other in FORMATS.keys() - {method}:
-        with pytest.raises(HeadFileError, match=f"head for the method {method}: give a folder .* {other}"):
-            load_position_head(other, tmp_path, TARGET)
+    save_head(head, tmp_path, TARGET)
+    for other in set(POSITION_HEADS) - {method}:
+        title = head_kind(other).title
+        with pytest.raises(
+            HeadFileError, match=f"holds a head of .* with the method {method}, or give a head of {title}"
+        ):
+            load_head(other, tmp_path, TARGET)
     with pytest.raises(HeadFileError, match=f"trained for another target.*remove {KEY}"):
-        load_position_head(method, tmp_path, TableTarget(4))
+        load_head(method, tmp_path, TableTarget(4))
     rewritten(tmp_path, {KEY: None})
     with pytest.raises(HeadFileError, match="hidden states of 16 numbers, and this target's have 4"):
-        load_position_head(method, tmp_path, TableTarget(4))
+        load_head(method, tmp_path, TableTarget(4))
     with pytest.raises(HeadFileError, match="a target with 6 tokens, and this target has 8"):
-        load_position_head(method, tmp_path, small(8))
+        load_head(method, tmp_path, small(8))
 
 
 def test_folders_without_a_head_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HeadFileError, match="there is no folder"):
-        load_position_head("medusa", tmp_path / "none", TARGET)
-    save_position_head(untrained_medusa(TARGET), tmp_path, TARGET)
+        load_head("medusa", tmp_path / "none", TARGET)
+    save_head(untrained_medusa(TARGET), tmp_path, TARGET)
     rewritten(tmp_path, dropped="lm_heads.0")
     with pytest.raises(HeadFileError, match="lacks lm_heads.0.weight"):
-        load_position_head("medusa", tmp_path, TARGET)
+        load_head("medusa", tmp_path, TARGET)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(HeadFileError, match="holds another kind of model"):
-        load_position_head("medusa", tmp_path, TARGET)
+    with pytest.raises(HeadFileError, match="holds no draft head: give a folder with a head of Medusa"):
+        load_head("medusa", tmp_path, TARGET)
     weights = tmp_path / "model.safetensors"
     weights.rename(tmp_path / "medusa_lm_head.safetensors")
     with pytest.raises(HeadFileError, match=r"rename it to model\.safetensors"):
-        load_position_head("medusa", tmp_path, TARGET)
+        load_head("medusa", tmp_path, TARGET)
     (tmp_path / "medusa_lm_head.safetensors").rename(tmp_path / "medusa_lm_head.pt")
     with pytest.raises(HeadFileError, match=r"pickled weights \(medusa_lm_head\.pt\).*convert them"):
-        load_position_head("medusa", tmp_path, TARGET)
+        load_head("medusa", tmp_path, TARGET)
 
 
 def test_token_ids_beyond_the_targets_vocabulary_are_refused(tmp_path: Path) -> None:
-    save_position_head(MAKERS["medusa, a part of the vocabulary"](), tmp_path, TARGET)
+    save_head(MAKERS["medusa, a part of the vocabulary"](), tmp_path, TARGET)
     rewritten(tmp_path, added={"token_map": torch.tensor([1, 3, 6])})
     with pytest.raises(HeadFileError, match="token_map names tokens beyond the target's 6"):
-        load_position_head("medusa", tmp_path, TARGET)
+        load_head("medusa", tmp_path, TARGET)

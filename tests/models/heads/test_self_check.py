@@ -18,10 +18,10 @@ from outpace.api.model import Model
 from outpace.api.opener import ModelOpener
 from outpace.core.contracts import Prompt, Want
 from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
-from outpace.models.heads.eagle import EagleHead
-from outpace.models.heads.eagle3 import Eagle3Head
+from outpace.models.heads.eagle.head import EagleHead
+from outpace.models.heads.eagle3.head import Eagle3Head
 from outpace.models.heads.fingerprint import KEY
-from outpace.models.heads.formats.folder import kind_of, load_head, save_head
+from outpace.models.heads.formats.folder import load_head, save_head
 from outpace.models.heads.self_check import SelfCheck, self_check
 from outpace.models.hf.target import HFTarget
 from tests.tiers import only, slow
@@ -113,7 +113,7 @@ def checked(head: DraftHead, target: HFTarget, folder: Path, edit: Edit, layout:
     edit(config, tensors)
     (folder / "config.json").write_text(json.dumps(config))
     save_file({name: each.contiguous() for name, each in tensors.items()}, folder / "model.safetensors")
-    return self_check(target, load_head(kind_of(head), folder, target), TEXT)
+    return self_check(target, load_head(head.method, folder, target), TEXT)
 
 
 SOME = list(range(0, 40, 2))  # a third of the tokens

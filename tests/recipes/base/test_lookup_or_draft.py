@@ -13,8 +13,9 @@ from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.compose.routed import routed
-from outpace.models.heads.head_model import HeadModel, untrained_eagle
-from outpace.models.heads.medusa import untrained_medusa
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.medusa.head import untrained_medusa
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.table import TableTarget
 from outpace.proof.per_row_controller import ControllersApart

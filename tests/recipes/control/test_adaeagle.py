@@ -18,11 +18,14 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.eagle.kind import EagleModel
 from outpace.models.heads.fingerprint import head_fingerprint, target_fingerprint
 from outpace.models.heads.formats.folder import load_head, save_head
-from outpace.models.heads.head_model import EagleModel, HeadModel, untrained_eagle
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
-from outpace.models.predictors.draft_length_predictor import (
+from outpace.models.predictors.draft_length.lesson import DraftLengthLesson
+from outpace.models.predictors.draft_length.predictor import (
     DraftLengthPredictor,
     untrained_draft_length_predictor,
 )
@@ -38,7 +41,6 @@ from outpace.recipes.control.adaeagle import adaeagle
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.config import Predictor
 from outpace.training.features import FeatureSource
-from outpace.training.lessons.draft_lengths import DraftLengthLesson
 from outpace.training.texts import Example
 from outpace.verifiers.rejection import Rejection
 

@@ -17,15 +17,15 @@ from outpace.decode import Session
 from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
-from outpace.models.heads.head_model import Eagle3Model, HeadModel, untrained_eagle
-from outpace.models.heads.medusa import untrained_medusa
-from outpace.models.heads.position_model import (
-    HydraModel,
-    MedusaModel,
-    MlpSpeculatorModel,
-    PositionModel,
-    ReDrafterModel,
-)
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.eagle3.kind import Eagle3Model
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.hydra.kind import HydraModel
+from outpace.models.heads.medusa.head import untrained_medusa
+from outpace.models.heads.medusa.kind import MedusaModel
+from outpace.models.heads.mlp_speculator.kind import MlpSpeculatorModel
+from outpace.models.heads.position_model import PositionModel
+from outpace.models.heads.redrafter.kind import ReDrafterModel
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.option_values import choices

@@ -18,7 +18,7 @@ from outpace.core.contracts import Frontier, Parts
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.models.predictors.draft_distribution_predictor import (
+from outpace.models.predictors.draft_distribution.predictor import (
     NUM_FEATURES,
     POSITIONS,
     DraftDistributionPredictor,
@@ -26,7 +26,7 @@ from outpace.models.predictors.draft_distribution_predictor import (
     untrained_draft_distribution_predictor,
 )
 from outpace.models.predictors.folder import load_predictor, save_predictor
-from outpace.models.predictors.hidden_state_predictor import untrained_hidden_state_predictor
+from outpace.models.predictors.hidden_state.predictor import untrained_hidden_state_predictor
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.joint import Group, enumerate_joint, largest_joint_error

@@ -24,7 +24,9 @@ from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Read, grow
 from outpace.indexes import store
 from outpace.indexes.token_counts import TokenCounts
-from outpace.models.heads.head_model import EagleModel, HeadModel, untrained_eagle
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.eagle.kind import EagleModel
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.compressed_weights import compress, weights_of_head
 from outpace.models.trimmed_draft import trimmed_head

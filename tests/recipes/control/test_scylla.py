@@ -17,9 +17,10 @@ from outpace.decode import Session
 from outpace.drafters.model.dynamic_tree import dynamic_tree
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.formats.files import HeadFileError
 from outpace.models.heads.formats.folder import load_head, save_head
-from outpace.models.heads.head_model import HeadModel, untrained_eagle
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts

@@ -17,7 +17,7 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.predictors.folder import load_predictor, save_predictor
-from outpace.models.predictors.hidden_state_predictor import (
+from outpace.models.predictors.hidden_state.predictor import (
     HiddenStatePredictor,
     untrained_hidden_state_predictor,
 )

@@ -19,8 +19,10 @@ from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.drafters.compose.most_confident import mean_draft_probs
 from outpace.models.heads.averaged import averaged
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.eagle.kind import EagleModel
 from outpace.models.heads.formats.folder import save_head
-from outpace.models.heads.head_model import EagleModel, HeadModel, untrained_eagle
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import transformers_models
 from outpace.recipes.base.autoregressive import autoregressive

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from outpace.core.contracts import TargetWithLayers
 from outpace.core.sampling_params import SamplingParams
-from outpace.models.heads.hydra import HydraHead, PrefixLayer, untrained_hydra
+from outpace.models.heads.hydra.head import HydraHead, PrefixLayer, untrained_hydra
+from outpace.models.heads.hydra.kind import HydraModel
 from outpace.models.heads.position_head import PositionHead, random_parameters, ready
-from outpace.models.heads.position_model import HydraModel, PositionModel
+from outpace.models.heads.position_model import PositionModel
 from outpace.proof.models import peaked_tables
 from outpace.proof.suite import Subject, ragged
 from outpace.recipes.heads.hydra import hydra

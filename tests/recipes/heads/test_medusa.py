@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from outpace.core.claim import Drawn
 from outpace.core.sampling_params import SamplingParams
 from outpace.drafters.lookup.rank_template import falling_accuracies
-from outpace.models.heads.medusa import MedusaHead, untrained_medusa
+from outpace.models.heads.medusa.head import MedusaHead, untrained_medusa
+from outpace.models.heads.medusa.kind import MedusaModel
 from outpace.models.heads.position_head import PositionHead, ready
-from outpace.models.heads.position_model import MedusaModel, PositionModel
+from outpace.models.heads.position_model import PositionModel
 from outpace.recipes.heads.medusa import medusa
 from tests.recipes.heads.position_heads import (
     GREEDY,

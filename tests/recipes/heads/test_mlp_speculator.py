@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from outpace.models.heads.mlp_speculator import MlpSpeculatorHead, untrained_mlp_speculator
+from outpace.models.heads.mlp_speculator.head import MlpSpeculatorHead, untrained_mlp_speculator
+from outpace.models.heads.mlp_speculator.kind import MlpSpeculatorModel
 from outpace.models.heads.position_head import PositionHead, random_parameters, ready
-from outpace.models.heads.position_model import MlpSpeculatorModel, PositionModel
+from outpace.models.heads.position_model import PositionModel
 from outpace.recipes.heads.mlp_speculator import mlp_speculator
 from tests.recipes.heads.position_heads import (
     COUNTED,

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from outpace.core.contracts import Parts
 from outpace.models.heads.position_head import PositionHead, random_parameters, ready
-from outpace.models.heads.position_model import PositionModel, ReDrafterModel
-from outpace.models.heads.redrafter import ReDrafterHead, untrained_redrafter
+from outpace.models.heads.position_model import PositionModel
+from outpace.models.heads.redrafter.head import ReDrafterHead, untrained_redrafter
+from outpace.models.heads.redrafter.kind import ReDrafterModel
 from outpace.recipes.heads.redrafter import redrafter
 from tests.recipes.heads.position_heads import (
     COUNTED,

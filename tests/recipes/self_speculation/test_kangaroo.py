@@ -25,10 +25,11 @@ from outpace.core.tree import TokenTree
 from outpace.decode import Session, speculative_steps
 from outpace.drafters.model import adapter_drafter
 from outpace.models.heads.draft_head import head_config
+from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.formats.files import HeadFileError
-from outpace.models.heads.formats.folder import kind_of, load_head, save_head
-from outpace.models.heads.head_model import HeadModel, untrained_eagle, untrained_kangaroo
-from outpace.models.heads.kangaroo import KangarooHead, default_early_layers
+from outpace.models.heads.formats.folder import load_head, save_head
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.kangaroo.head import KangarooHead, default_early_layers, untrained_kangaroo
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.recipes._option_kinds import FunctionOpener
@@ -338,7 +339,7 @@ def test_a_target_of_one_layer_has_no_exit() -> None:
 
 def test_early_layers_are_those_of_the_paper_by_default() -> None:
     assert [default_early_layers(count) for count in (2, 8, 32, 40)] == [1, 1, 2, 3]
-    assert kind_of(made()[1]) == "kangaroo"
+    assert made()[1].method == "kangaroo"
 
 
 def test_it_is_used_by_name(loaded, tmp_path: Path) -> None:

@@ -11,16 +11,12 @@ import torch
 from outpace.core.contracts import Guarantee, Parts, Prompt, Want
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.heads.head_model import HeadModel, untrained_eagle
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
-from outpace.models.predictors.exit_predictor import (
-    ExitPredictor,
-    features,
-    load_exit_predictor,
-    save_exit_predictor,
-    untrained_exit_predictor,
-)
-from outpace.models.predictors.predictor import PredictorError
+from outpace.models.predictors.exits.predictor import ExitPredictor, features, untrained_exit_predictor
+from outpace.models.predictors.folder import load_predictor, save_predictor
+from outpace.models.predictors.predictor import Pair, PredictorError
 from outpace.models.slim.exit_forward import ExitRule
 from outpace.models.slim.exit_target import ExitTarget
 from outpace.proof.decode_all import texts
@@ -229,18 +225,18 @@ def test_features() -> None:
 
 def test_a_predictor_in_a_folder(deep, tmp_path: Path) -> None:
     target, head, predictor = deep
-    predictor.trained_for = "another"
-    save_exit_predictor(predictor, tmp_path / "p")
-    loaded = load_exit_predictor(tmp_path / "p")
+    predictor.trained_for = Pair("head", "another")
+    save_predictor(predictor, tmp_path / "p")
+    loaded = load_predictor(ExitPredictor, tmp_path / "p")
     given = torch.randn(5, 12)
     assert torch.allclose(loaded.probability(given, 3), predictor.float().probability(given, 3))
     assert loaded.layers == predictor.layers == {1, 3, 5, 7}
-    with pytest.raises(PredictorError, match="trained for another target"):
+    with pytest.raises(PredictorError, match="trained for another head"):
         specee.build(target, head=head, predictor=loaded)
     with pytest.raises(PredictorError, match="of 3 layers: give that one, or train"):
         specee.build(target, head=head, predictor=ExitPredictor(2))
     with pytest.raises(PredictorError, match="there is no folder .*outpace train specee"):
-        load_exit_predictor(tmp_path / "none")
+        load_predictor(ExitPredictor, tmp_path / "none")
     (tmp_path / "p" / "config.json").write_text("{}")
     with pytest.raises(PredictorError, match="holds no predictor of early exits"):
-        load_exit_predictor(tmp_path / "p")
+        load_predictor(ExitPredictor, tmp_path / "p")

@@ -21,7 +21,9 @@ from outpace.decode import Session
 from outpace.drafters.compose.fusion import FusedDrafter
 from outpace.indexes import store
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.models.heads.head_model import EagleModel, HeadModel, untrained_eagle
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.eagle.kind import EagleModel
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error

@@ -18,7 +18,8 @@ from outpace.decode import Session
 from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
-from outpace.models.heads.head_model import HeadModel, untrained_eagle
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.models import Models, tables, transformers_models

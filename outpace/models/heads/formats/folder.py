@@ -1,99 +1,64 @@
-"""Reads and writes folders with draft heads in any layout."""
+"""Reads and writes folders with draft heads of any kind.
+
+Our own key `rank_accuracies` of heads without a KV cache, one list per depth, holds the share of texts in
+which the token of each rank was right: trees are shaped by it."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from outpace.core.contracts import TargetWithLayers
-from outpace.models.heads.draft_head import DraftHead
-from outpace.models.heads.eagle3 import Eagle3Head
+from outpace.models.heads.draft_head import DraftHead, make_ready
 from outpace.models.heads.fingerprint import KEY, head_fingerprint, target_fingerprint
-from outpace.models.heads.formats import eagle, kangaroo, raw_eagle3, speculators
 from outpace.models.heads.formats.fields import check_fields
 from outpace.models.heads.formats.files import (
     CONFIG,
+    WEIGHTS,
     Config,
     HeadFileError,
     Tensors,
     check_fingerprint,
     fill,
+    read_config,
     read_files,
+    read_names,
     write_files,
 )
-from outpace.models.heads.kangaroo import KangarooHead
+from outpace.models.heads.kinds import METHOD, Head, HeadKind, head_kind, head_kinds, head_methods, recognised
+from outpace.models.heads.position_head import PositionHead
 
-NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "kangaroo": "Kangaroo"}
 EMBEDDING = "embed_tokens.weight"
-
-LayoutName = Literal["eagle", "speculators", "raw", "kangaroo"]
-DEFAULTS: dict[str, LayoutName] = {
-    "eagle": "eagle",
-    "eagle3": "speculators",
-    "kangaroo": "kangaroo",
-}  # by method
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the heads of one kind are stored."""
-
-    kind: str  # method of its heads
-    recognises: Callable[[Config, Collection[str]], bool]  # a configuration, and names of tensors
-    read: Callable[[Config, Tensors, TargetWithLayers], tuple[DraftHead, Tensors]]
-    write: Callable[[DraftHead, TargetWithLayers, str], tuple[Config, Tensors]]
-
-
-# the first that recognises a configuration reads it
-LAYOUTS: dict[LayoutName, Layout] = {
-    "speculators": Layout("eagle3", speculators.recognises, speculators.read, speculators.write),
-    "raw": Layout("eagle3", raw_eagle3.recognises, raw_eagle3.read, raw_eagle3.write),
-    "kangaroo": Layout("kangaroo", kangaroo.recognises, kangaroo.read, kangaroo.write),
-    "eagle": Layout("eagle", eagle.recognises, eagle.read, eagle.write),
-}
-
-
-def kind_of(head: DraftHead) -> str:
-    """The method that a head was made for."""
-    if isinstance(head, KangarooHead):
-        return "kangaroo"
-    return "eagle3" if isinstance(head, Eagle3Head) else "eagle"
-
-
-def layout_of(config: Config, names: Collection[str]) -> Layout | None:
-    """The layout of a head with this configuration and tensors of these names; None if it is of none."""
-    return next((each for each in LAYOUTS.values() if each.recognises(config, names)), None)
+ACCURACIES = "rank_accuracies"
 
 
 def save_head(
-    head: DraftHead,
+    head: Head,
     folder: str | Path,
     target: TargetWithLayers,
     *,
-    layout: LayoutName | None = None,  # None: "speculators" for EAGLE-3, of other heads their own
+    layout: str | None = None,  # None: the first of its kind
     name: str = "",  # hub name or folder of the target, for servers that load both
 ) -> None:
     """Write a head that was made for this target. HeadFileError if the layout cannot hold it or does not
     exist."""
-    kind = kind_of(head)
-    layout = layout or DEFAULTS[kind]
-    fitting = " or ".join(each for each, other in LAYOUTS.items() if other.kind == kind)
-    if layout not in LAYOUTS:
-        raise HeadFileError(f"there is no layout {layout} for heads of {NAMES[kind]}: write {fitting}")
-    chosen = LAYOUTS[layout]
-    if chosen.kind != kind:
-        raise HeadFileError(f"the layout {layout} holds no heads of {NAMES[kind]}: write {fitting}")
+    kind = head_kind(head.method)
+    layout = layout or next(iter(kind.layouts))
+    if layout not in kind.layouts:
+        raise HeadFileError(
+            f"there is no layout {layout} for heads of {kind.title}: write {' or '.join(kind.layouts)}"
+        )
     if not head.is_for(target):
         raise HeadFileError("the head was made for another target: give the target that it was made for")
-    config, tensors = chosen.write(head, target, name)
+    config, tensors = kind.layouts[layout].write(head, target, name)
     if EMBEDDING in tensors:
         tensors[EMBEDDING] = _halved(tensors[EMBEDDING])
+    if isinstance(head, PositionHead) and head.rank_accuracies:
+        config[ACCURACIES] = [list(each) for each in head.rank_accuracies]
     write_files(Path(folder), config | {KEY: target_fingerprint(target)}, tensors)
 
 
@@ -103,24 +68,31 @@ def _halved(weight: Tensor) -> Tensor:
     return half if torch.equal(half.to(weight.dtype), weight) else weight
 
 
-def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftHead:
-    """Read the head of this kind ("eagle", "eagle3" or "kangaroo") for a target, in any layout. HeadFileError
-    if the folder lacks it or it does not fit the target."""
+def load_head(method: str, folder: str | Path, target: TargetWithLayers) -> Head:
+    """Read the head of the kind that this method drafts with for a target, in any layout. HeadFileError if
+    the folder lacks it or it does not fit the target."""
     folder = Path(folder)
+    _check_weight_files(folder)
     config, tensors = read_files(folder)
     check_fields(config, folder)
-    layout = layout_of(config, tensors)
-    if layout is None:
-        raise HeadFileError(f"{folder} holds no draft head: give a folder with a head of {NAMES[kind]}")
-    if layout.kind != kind:
+    _check_known(config, folder)
+    title, found = head_kind(method).title, recognised(config, tensors)
+    if found is None:
+        raise HeadFileError(f"{folder} holds no draft head: give a folder with a head of {title}")
+    kind, layout = found
+    if kind.method != method:
         raise HeadFileError(
-            f"{folder} holds a head of {NAMES[layout.kind]}: use it with the method {layout.kind}"
+            f"{folder} holds a head of {kind.title}: use it with the method {kind.method}, or give a head of "
+            f"{title}"
         )
     check_fingerprint(config, folder, target)
     try:
         head, tensors = layout.read(config, tensors, target)
-        _use_embedding(head, tensors, target)
-        fill(head.own, tensors, f"this head of {NAMES[kind]}")
+        if isinstance(head, PositionHead):
+            head.rank_accuracies = _accuracies(config)
+        else:
+            _use_embedding(head, tensors, target)
+        fill(head.own, tensors, f"this head of {title}")
     except HeadFileError as error:
         raise HeadFileError(f"the head in {folder} cannot be used: {error}") from error
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError, RuntimeError) as error:
@@ -129,12 +101,10 @@ def load_head(kind: str, folder: str | Path, target: TargetWithLayers) -> DraftH
         raise HeadFileError(
             f"{folder / CONFIG} describes no head ({problem:.120}): restore that file"
         ) from error
-    weight = next(target.embed.parameters())
-    nn.Module.to(head, weight.device)
-    for parameter in head.own.values():
-        parameter.data = parameter.data.to(weight.dtype)
-    head.fingerprint = head_fingerprint(head)  # compression would change it
-    return head.eval()
+    make_ready(head, head.own, next(target.embed.parameters()))
+    if isinstance(head, DraftHead):
+        head.fingerprint = head_fingerprint(head)  # compression would change it
+    return head
 
 
 def _use_embedding(head: DraftHead, tensors: Tensors, target: TargetWithLayers) -> None:
@@ -150,3 +120,68 @@ def _use_embedding(head: DraftHead, tensors: Tensors, target: TargetWithLayers) 
     embed.weight = nn.Parameter(torch.empty_like(own))
     head.embed_tokens = embed
     head.from_target = tuple(each for each in head.from_target if each != "embed_tokens.")
+
+
+def _check_weight_files(folder: Path) -> None:
+    """HeadFileError for weights under a name or in a form that is not read."""
+    names = [name for kind in head_kinds() for name in kind.weight_files]
+    other = next((name for name in names if (folder / name).exists()), None)
+    if other is None or (folder / WEIGHTS).exists():
+        return
+    if other.endswith(".pt"):  # unpickling can run code from the file
+        raise HeadFileError(
+            f"{folder} has pickled weights ({other}), which can run code when they are opened: convert them "
+            f"with safetensors.torch.save_file(torch.load('{other}', weights_only=True), '{WEIGHTS}')"
+        )
+    raise HeadFileError(f"{folder} has its weights in {other}: rename it to {WEIGHTS}")
+
+
+def _check_known(config: Config, folder: Path) -> None:
+    """HeadFileError for a head that a later version of outpace has written."""
+    method = config.get(METHOD)
+    if method is not None and method not in head_methods():
+        raise HeadFileError(
+            f"{folder} holds a head for the method {method!r:.40}, which this version of outpace does not "
+            "have: update outpace"
+        )
+
+
+def _accuracies(config: Config) -> tuple[tuple[float, ...], ...]:
+    try:
+        found = tuple(tuple(float(share) for share in each) for each in config.get(ACCURACIES, ()))
+    except (TypeError, ValueError) as error:
+        raise HeadFileError(f"{ACCURACIES} is not one list of numbers per depth: remove it") from error
+    if not all(each and 0 <= min(each) <= max(each) <= 1 for each in found):
+        raise HeadFileError(f"{ACCURACIES} has an empty list or numbers outside of 0 to 1: remove it")
+    return found
+
+
+def method_in(folder: Path, methods: Sequence[str]) -> str:
+    """The method of the head in a folder, which is one of `methods`. HeadFileError, which says what the
+    folder holds instead, if it holds no head or one of another kind."""
+    wanted = " or ".join(filter(None, (", ".join(methods[:-1]), methods[-1])))
+    kind = kind_in(folder)
+    if kind is None:
+        names = read_config(folder).get("architectures")
+        architecture = names[0] if isinstance(names, list) and names else "of an unknown kind"
+        raise HeadFileError(
+            f"{folder} holds a model ({architecture}) and no draft head: give it as a draft model, to a "
+            f"method with the option draft, or give a head of {wanted}"
+        )
+    if kind.method not in methods:
+        raise HeadFileError(
+            f"{folder} holds a head of {kind.method}: use it with the method {kind.method}, or give a head "
+            f"of {wanted}"
+        )
+    return kind.method
+
+
+def kind_in(folder: Path) -> HeadKind | None:
+    """The kind of the head in a folder; None for another kind of model. HeadFileError for a folder without a
+    configuration and tensors that can be read."""
+    config = read_config(folder)
+    check_fields(config, folder)
+    _check_known(config, folder)
+    _check_weight_files(folder)
+    found = recognised(config, read_names(folder))
+    return None if found is None else found[0]

@@ -1,0 +1,51 @@
+"""The layout of EAGLE, EAGLE-2 and HASS: a flat configuration of a Llama model with one layer or several.
+
+The file contains a copy of the target's embedding, because EAGLE's official code cannot load a head without
+it. It does not contain the LM head, which is the target's. vLLM reads this layout too, for heads whose
+`fc` has no bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from transformers import LlamaConfig
+
+from outpace.core.contracts import TargetWithLayers
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.eagle.head import EagleHead
+from outpace.models.heads.formats.decoder_layer import read_layer, write_layer
+from outpace.models.heads.formats.files import WEIGHTS, Config, HeadFileError, Tensors
+
+
+def recognises(config: Config, names: Collection[str]) -> bool:
+    """Whether a folder with these tensors that belongs to no other layout holds a head of this one: its
+    layers have no prefix, as those of models have, and come after a layer `fc`."""
+    return "speculators_model_type" not in config and any(
+        each.startswith(("fc.", "layers.")) for each in names
+    )
+
+
+def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[DraftHead, Tensors]:
+    """A head with weights still to be set, and the tensors that they are set to."""
+    if "fc.weight" not in tensors:
+        raise HeadFileError(
+            f"{WEIGHTS} lacks fc.weight, which every head of EAGLE has: restore that file, or use the method "
+            "that the head was trained for"
+        )
+    # older configurations of vLLM
+    nested = config.get("model") if config.get("model_type") == "eagle" else None
+    layer = read_layer(nested or config, target.vocab, target, max_layers=None)
+    # Without the key, the official code takes fc to have a bias and vLLM's to have none: the tensors tell
+    bias = bool(config.get("bias", "fc.bias" in tensors))
+    given = {name: each for name, each in tensors.items() if not name.startswith("lm_head.")}
+    return EagleHead(layer, target.embed, target.head, bias=bias), given
+
+
+def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config, Tensors]:
+    """The configuration and tensors of a head."""
+    assert isinstance(head, EagleHead) and isinstance(head.config, LlamaConfig)
+    config = {"architectures": ["LlamaForCausalLM"], **write_layer(head.config, target.vocab)}
+    config["bias"] = head.fc.bias is not None
+    parameters = head.named_parameters(remove_duplicate=False)
+    return config, {key: each for key, each in parameters if not key.startswith("lm_head.")}

@@ -1,0 +1,23 @@
+"""Heads of EAGLE, EAGLE-2 and HASS."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+from outpace.models.heads.eagle import files
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.head_model import AnyEagleModel, HeadModel
+from outpace.models.heads.kinds import HeadKind, Layout
+from outpace.models.heads.opened_head import ChainHead
+
+EagleModel = NewType("EagleModel", HeadModel)  # annotation of recipe options
+
+KIND = HeadKind(
+    "eagle",
+    "EAGLE",
+    "2401.15077",
+    {"eagle": Layout(files.recognises, files.read, files.write)},
+    untrained_eagle,
+    (EagleModel, AnyEagleModel, ChainHead),
+    asked_last=True,
+)

@@ -1,0 +1,68 @@
+"""How heads of EAGLE learn: as in EAGLE (Li et al. 2024) or as in HASS (Zhang et al. 2024)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from outpace.models.heads.draft_head import DraftHead, head_config
+from outpace.models.heads.eagle.head import EagleHead
+from outpace.models.heads.eagle.kind import KIND
+from outpace.models.hf.target import HFTarget
+from outpace.training import losses
+from outpace.training.config import Head, Optimizer, TrainConfig
+from outpace.training.head_methods import FeatureHeadMethod, begun
+from outpace.training.lessons.feature_heads import Compared, Objective
+
+
+def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead:
+    layers = head_config(target, target.vocab, config.head.num_layers)
+    head = EagleHead(layers, target.embed, target.head, bias=False)
+    return begun(head, (head.fc, head.layers), target, config.seed)
+
+
+def _eagle(one: Compared, settings: Head) -> Tensor:
+    distance = losses.smooth_l1(one.features, one.target_features, one.mask)
+    return settings.feature_weight * distance + settings.token_weight * one.token_loss(settings)
+
+
+def _hass(one: Compared, settings: Head) -> Tensor:
+    top = losses.top_k_cross_entropy(one.logits, one.target_logits, one.mask, k=settings.top_k)
+    return _eagle(one, settings) + settings.top_k_weight * top
+
+
+METHODS = (
+    FeatureHeadMethod(
+        name="eagle",
+        title=KIND.title,
+        paper=KIND.paper,
+        head=KIND.method,
+        new=_new,
+        objective=Objective(
+            num_steps=lambda settings: 1,
+            detached=False,
+            noise=True,
+            loss=_eagle,
+            weight=lambda step, settings: 1.0,
+        ),
+        optimizer=Optimizer(clip_by="value"),
+        vllm="eagle",
+        others=("eagle2",),
+    ),
+    FeatureHeadMethod(
+        name="hass",
+        title="HASS",
+        paper="2408.15766",
+        head=KIND.method,
+        new=_new,
+        objective=Objective(
+            num_steps=lambda settings: settings.unroll,
+            detached=True,
+            noise=True,
+            loss=_hass,
+            weight=lambda step, settings: 1.0,
+        ),
+        optimizer=Optimizer(clip_by="value"),
+        vllm="eagle",
+        others=("eagle2",),
+    ),
+)

@@ -1,0 +1,89 @@
+"""The kinds of draft heads: one `HeadKind` for each folder beside this file, which it describes.
+
+A kind of head is a folder `models/heads/NAME` with `kind.py`, which has its `HeadKind` as `KIND`, the network
+in `head.py`, the layout of its folders in `files.py` (or `formats.own`, where no other project has one), and
+what `outpace train` does with it in `lesson.py`. Everything else finds it here.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from outpace.core.contracts import TargetWithLayers
+from outpace.models import heads
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.formats.files import Config, Tensors
+from outpace.models.heads.position_head import PositionHead
+
+Head = DraftHead | PositionHead
+METHOD = "outpace_head"  # of a head's method in the configurations of `formats.own`
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How heads of one kind are stored in `config.json` and `model.safetensors`."""
+
+    recognises: Callable[[Config, Collection[str]], bool]  # a configuration, and names of tensors
+    # a head for the target with weights still to be set, and the tensors by the names of its parameters.
+    # HeadFileError if the head does not fit the target
+    read: Callable[[Config, Tensors, TargetWithLayers], tuple[Head, Tensors]]
+    # the head's configuration and tensors, given the target and its hub name or folder
+    write: Callable[[Any, TargetWithLayers, str], tuple[Config, Tensors]]
+
+
+@dataclass(frozen=True)
+class HeadKind:
+    """What the rest of the package knows of a kind of head."""
+
+    method: str  # the method that drafts with its heads
+    title: str  # in messages and on cards
+    paper: str  # number on arXiv
+    layouts: Mapping[str, Layout]  # by name; the first one is written unless another is asked for
+    untrained: Callable[[TargetWithLayers, int], Head]  # for a target and a seed, of the paper's sizes
+    # annotations of recipe options that take heads of this kind, of which the first takes no other kind
+    options: tuple[Any, ...]
+    weight_files: tuple[str, ...] = ()  # other names of the file with weights in published folders
+    # its layout is recognised by names of tensors that those of other kinds have too: they are asked before
+    asked_last: bool = False
+
+
+@cache
+def head_kinds() -> tuple[HeadKind, ...]:
+    """All kinds, in the order in which their layouts are asked."""
+    names = [each.name for each in pkgutil.iter_modules(heads.__path__) if each.ispkg]
+    modules = [f"{heads.__name__}.{name}" for name in names if name != "formats"]
+    kinds: list[HeadKind] = [import_module(f"{module}.kind").KIND for module in modules]
+    return tuple(sorted(kinds, key=lambda kind: kind.asked_last))
+
+
+def head_kind(method: str) -> HeadKind:
+    """The kind whose heads this method drafts with. KeyError if it drafts with none of its own."""
+    return {kind.method: kind for kind in head_kinds()}[method]
+
+
+def recognised(config: Config, names: Collection[str]) -> tuple[HeadKind, Layout] | None:
+    """Kind and layout of a head with this configuration and tensors of these names; None: it is no head."""
+    for kind in head_kinds():
+        for layout in kind.layouts.values():
+            if layout.recognises(config, names):
+                return kind, layout
+    return None
+
+
+def head_methods() -> tuple[str, ...]:
+    """The methods of all kinds."""
+    return tuple(kind.method for kind in head_kinds())
+
+
+def kinds_by_option() -> dict[Any, list[HeadKind]]:
+    """Annotation of a recipe option -> the kinds that it takes."""
+    found: dict[Any, list[HeadKind]] = {}
+    for kind in sorted(head_kinds(), key=lambda kind: kind.method):
+        for option in kind.options:
+            found.setdefault(option, []).append(kind)
+    return found

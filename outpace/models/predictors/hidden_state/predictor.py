@@ -1,0 +1,87 @@
+"""SpecDec++'s predictor (Huang et al. 2025): whether the token that a draft model has just read is accepted,
+from the hidden state after it.
+
+Letters: M tokens, D hidden size of the draft model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from outpace.core.contracts import Target, TargetWithLayers
+from outpace.models.heads.position_head import ResidualBlocks
+from outpace.models.predictors.kinds import PredictorKind
+from outpace.models.predictors.predictor import AcceptancePredictor, PredictorError
+
+SPREAD, LEANING = 3.0, 1.5  # of untrained predictions, in logits: standard deviation, about, and mean
+
+
+class HiddenStatePredictor(AcceptancePredictor):
+    """Residual blocks x + SiLU(linear(x)) and a linear layer with two outputs, rejected and accepted.
+
+    Each block has weights of its own. The reference implementation applies one block as often as it has
+    layers.
+    """
+
+    method = "specdec-pp"
+
+    def __init__(self, hidden_size: int, num_layers: int = 3) -> None:
+        super().__init__()
+        self.hidden_size, self.num_layers = hidden_size, num_layers
+        self.blocks = ResidualBlocks(hidden_size, num_layers)
+        self.output = nn.Linear(hidden_size, 2)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        return {"hidden_size": self.hidden_size, "num_layers": self.num_layers}
+
+    def forward(self, hidden: Tensor) -> Tensor:  # (M, D) -> (M,)
+        """The logarithm of the odds that each token is accepted."""
+        rejected, accepted = self.output(self.blocks(hidden)).unbind(-1)
+        return accepted - rejected
+
+    def acceptance(self, hidden: Tensor) -> list[float]:  # (M, D) -> (M,)
+        """The probability that each token is accepted."""
+        return self(hidden.to(self.output.weight)).sigmoid().tolist()
+
+    def check(self, draft: Target, target: Target) -> None:
+        size = hidden_size(draft)
+        if size != self.hidden_size:
+            raise PredictorError(
+                f"the predictor is for a draft model with hidden states of {self.hidden_size} numbers, and "
+                f"this one's have {size}: give the draft model that it was trained for"
+            )
+        super().check(draft, target)
+
+
+def hidden_size(draft: Target) -> int:
+    """D, the size of the states at the input of a model's LM head. PredictorError if it has none."""
+    if not isinstance(draft, TargetWithLayers):
+        raise PredictorError(
+            f"the predictor needs a draft model with hidden states, not a {type(draft).__name__}"
+        )
+    return int(next(draft.embed.parameters()).shape[1])
+
+
+def untrained_hidden_state_predictor(draft: Target, seed: int = 0) -> HiddenStatePredictor:
+    """A predictor for a draft model with random weights, whose predictions differ much between tokens."""
+    predictor = HiddenStatePredictor(hidden_size(draft))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in predictor.named_parameters():
+            drawn = torch.randn(parameter.shape, generator=generator)
+            width = predictor.hidden_size**-0.5
+            parameter.copy_(drawn * (SPREAD * width if name.startswith("output") else width))
+        predictor.output.bias.copy_(torch.tensor([0.0, LEANING]))
+    return predictor.eval()
+
+
+KIND = PredictorKind(
+    HiddenStatePredictor,
+    "SpecDec++",
+    "2405.19715",
+    lambda target, draft: untrained_hidden_state_predictor(draft),
+)

@@ -1,0 +1,204 @@
+"""What the methods that train draft heads share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from outpace.api.model import Model
+from outpace.models.heads.draft_head import DraftHead, random_weights
+from outpace.models.heads.formats.folder import load_head, method_in, save_head
+from outpace.models.heads.kinds import Head
+from outpace.models.heads.position_head import PositionHead, random_parameters
+from outpace.models.hf.logits_head import ScaledHead
+from outpace.models.hf.target import HFTarget
+from outpace.models.names import resolve
+from outpace.training.config import ConfigError, Optimizer, TrainConfig
+from outpace.training.lessons.feature_heads import FeatureHeadLesson
+from outpace.training.lessons.feature_heads import Objective as FeatureObjective
+from outpace.training.lessons.lesson import Lesson
+from outpace.training.lessons.position_heads import Objective as PositionObjective
+from outpace.training.lessons.position_heads import PositionHeadLesson
+from outpace.training.method import MANY, NOTHING, STORED, Beside, TrainingMethod, frozen_head
+from outpace.training.texts import Example
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadMethod(TrainingMethod):
+    """Trains a draft head for the target."""
+
+    head: str  # the method that drafts with it
+    # a head for a target, in float32, given its draft vocabulary; None: all tokens
+    new: Callable[[HFTarget, TrainConfig, Tensor | None], Head]
+    check: Callable[[HFTarget], Any] = lambda target: None  # ValueError for a target that it cannot serve
+    optimizer: Optimizer = Optimizer()
+    sizes: Mapping[str, float] = field(default_factory=dict[str, float])  # of the paper, in `config.Head`
+    vllm: str | None = None  # vLLM's name for such heads
+    others: tuple[str, ...] = ()  # further methods that draft with its heads
+
+    noun: ClassVar[str] = "a head"
+    settings: ClassVar[tuple[str, ...]] = ("head",)
+    takes: ClassVar[tuple[str, ...]] = ("head",)
+    reads_texts: ClassVar[bool] = True
+
+    def defaults(self) -> TrainConfig:
+        config = TrainConfig(optimizer=self.optimizer)
+        return replace(config, head=replace(config.head, **self.sizes))
+
+    def untrained(
+        self, model: Model, config: TrainConfig, examples: Sequence[Example] = (), start: str | None = None
+    ) -> Head:
+        self.check(model.target)
+        if start is not None:
+            return head_in(start, self.head, model.target)
+        return self.new(
+            model.target, config, draft_vocabulary(examples, model.target.vocab, config.head.draft_vocab)
+        )
+
+    def save(self, drafter: Head, folder: Path, model: Model) -> None:
+        for parameter in drafter.own.values():
+            parameter.data = parameter.data.to(STORED)
+        save_head(drafter, folder, model.target, name=model.name)
+
+    def described(self, target: str, start: str | None) -> str:
+        return f"draft head for {target}"
+
+    def uses(self, folder: str, target: str, start: str | None) -> list[str]:
+        methods = (self.name, *self.others)
+        return [f"--target {target} --method {method} --head {folder}" for method in methods]
+
+    def vllm_config(self, folder: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        if self.vllm is None:
+            return None
+        return {"method": self.vllm, "model": folder, "num_speculative_tokens": MANY}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureHeadMethod(HeadMethod):
+    """Trains a head that continues the target's hidden states."""
+
+    objective: FeatureObjective
+
+    def lesson(
+        self, drafter: DraftHead, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING
+    ) -> Lesson:
+        return FeatureHeadLesson(drafter, learning_head(drafter, target), self.objective, config.head)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionHeadMethod(HeadMethod):
+    """Trains a head without a KV cache."""
+
+    objective: PositionObjective
+    lesson_type: type[PositionHeadLesson] = PositionHeadLesson
+    head_per_position: bool = False  # each position has weights of its own
+
+    def defaults(self) -> TrainConfig:
+        config = super().defaults()
+        # engines that read these layouts expect the whole vocabulary
+        return replace(config, head=replace(config.head, draft_vocab=0))
+
+    def lesson(
+        self, drafter: PositionHead, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING
+    ) -> Lesson:
+        num_steps = drafter.max_depth or config.head.num_heads  # all of a head with which the run begins
+        return self.lesson_type(drafter, frozen_head(target), self.objective, config.head, num_steps)
+
+    def weights_read(self, config: Mapping[str, Any]) -> float:
+        return 1 / config["head"]["num_heads"] if self.head_per_position else 1.0
+
+    def vllm_config(self, folder: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        found = super().vllm_config(folder, config)
+        if found is None or config["head"]["draft_vocab"]:
+            return None
+        return found | {"num_speculative_tokens": min(MANY, config["head"]["num_heads"])}
+
+
+def head_in(name: str, method: str, target: HFTarget) -> Head:
+    """The head of this method in a folder, in float32."""
+    folder = Path(resolve(name))
+    head = load_head(method_in(folder, (method,)), folder, target)
+    for parameter in head.own.values():
+        parameter.data = parameter.data.float()
+    return head
+
+
+def learning_head(head: DraftHead, target: HFTarget) -> nn.Module:
+    """A copy of the target's LM head for the losses of a head, which uses it too if it has no other."""
+    frozen = frozen_head(target)
+    if head.lm_head is target.head:
+        head.lm_head = frozen
+    return frozen
+
+
+def begun(head: DraftHead, own: Sequence[nn.Module], target: HFTarget, seed: int) -> DraftHead:
+    """A head whose modules `own` have random weights in float32."""
+    for module in (*own, head.rotary_emb):
+        module.to(torch.float32).to(target.device)
+    random_weights(seed, own)
+    return head
+
+
+def begun_as_target(head: PositionHead, target: HFTarget, seed: int, ids: Tensor | None) -> PositionHead:
+    """A head whose logits are those of the target's LM head on the hidden state, in float32; `ids`: its draft
+    vocabulary."""
+    in_float32(random_parameters(head, seed))
+    rows = lm_head_rows(target, ids)
+    size = rows.shape[1]
+    with torch.no_grad():
+        for name, parameter in head.own.items():
+            if not name.endswith("weight"):
+                continue
+            if name.startswith("lm_head"):
+                parameter[:, size:].zero_()  # of ReDrafter: the columns for its recurrent state
+                parameter[:, :size] = rows
+            elif name.startswith("blocks") or ".linear." in name:
+                parameter.zero_()
+            elif ".residual." in name:
+                parameter.zero_()[:, :size] = torch.eye(size)
+    return head
+
+
+def in_float32(head: PositionHead) -> PositionHead:
+    """The head with its own parameters in float32."""
+    for parameter in head.own.values():
+        parameter.data = parameter.data.float()
+    return head
+
+
+def lm_head_rows(target: HFTarget, ids: Tensor | None) -> Tensor:  # (K, D)
+    """The weights of the target's LM head for the tokens of a draft vocabulary, with its scale of logits."""
+    weight = next(target.head.parameters()).detach().float()
+    if isinstance(target.head, ScaledHead):
+        weight = weight * target.head.scale
+    return weight if ids is None else weight[ids.to(weight.device)]
+
+
+def draft_vocabulary(examples: Sequence[Example], vocab: int, size: int) -> Tensor | None:
+    """The `size` most frequent tokens of the answers, in increasing order; None, which means all, if the
+    vocabulary has no more or `size` is 0. Tokens that do not occur follow in the order of their ids."""
+    if not 0 < size < vocab:
+        return None
+    counts = Counter(token for each in examples for token in each.tokens[each.first :])
+    frequent = [token for token, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))][:size]
+    chosen = set(frequent)
+    rest = (token for token in range(vocab) if token not in chosen)
+    return torch.tensor(sorted([*frequent, *(next(rest) for _ in range(size - len(frequent)))]))
+
+
+def check_layer_size(method: str, target: HFTarget) -> None:
+    """ConfigError for a target whose layers have hidden states of another size than its embeddings, which it
+    projects; the method's heads read both as they are."""
+    size = target.model.config.get_text_config().hidden_size
+    embedded = next(target.embed.parameters()).shape[1]
+    if size != embedded:
+        raise ConfigError(
+            f"{method} cannot be trained for a target that projects hidden states of {size} numbers to "
+            f"{embedded} before its LM head: use eagle, hass or a head such as medusa"
+        )

@@ -1,0 +1,133 @@
+"""A method of `outpace train`: what it trains and begins with, its settings, its lesson, and what it writes.
+
+A method of a draft head or a predictor stands in the folder of that head or predictor, in `lesson.py`; the
+others stand in `training/*_methods.py`. `training.methods` finds them all.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from outpace.api.model import Model
+from outpace.models.hf.target import HFTarget
+from outpace.training.config import ConfigError, TrainConfig
+from outpace.training.lessons.lesson import Lesson
+from outpace.training.texts import Example
+
+STORED = torch.bfloat16  # dtype of the weights in a folder
+MANY = 5  # draft tokens in vLLM's commands
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """A model that learns before the drafter, and its lesson and settings."""
+
+    model: PreTrainedModel
+    lesson: Lesson
+    config: TrainConfig
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What some lessons need beside the drafter and the target."""
+
+    reference: PreTrainedModel | None = None  # the model of the first run, trained
+    end_tokens: tuple[int, ...] = ()  # with which texts end that a draft model continues itself
+
+
+NOTHING = Beside()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingMethod:
+    """Base class; a family of methods that train the same kind of thing is a subclass."""
+
+    name: str
+    title: str  # on cards
+    paper: str  # number on arXiv
+
+    noun: ClassVar[str]  # what it trains, in messages
+    settings: ClassVar[tuple[str, ...]]  # parts of `TrainConfig` that it reads, beside those of all methods
+    needs: ClassVar[Mapping[str, str]] = {}  # "draft" or "head", if it must be given -> what it is for
+    takes: ClassVar[tuple[str, ...]] = ()  # of them, what may be given
+    reports_others: ClassVar[bool] = False  # on texts of other domains
+    # whether what it trains can only be made when the texts are known
+    reads_texts: ClassVar[bool] = False
+    grows: ClassVar[bool] = False  # trains on growing parts of the data
+    # what is trained, in a card's "It ... . N parameters, so many % of WHOLE M."
+    promise: ClassVar[str] = (
+        "drafts tokens that the target verifies: the output's distribution stays that of the target"
+    )
+    counted: ClassVar[str] = ""  # what else its parameters count
+    whole: ClassVar[str] = "the target's"
+
+    def defaults(self) -> TrainConfig:
+        """The settings if none are given."""
+        return TrainConfig()
+
+    def check_start(self, draft: str | None, head: str | None, general: str | None = None) -> None:
+        """ConfigError if a draft model or head is missing or of no use to the method, or if it is given texts
+        of other domains and reports nothing about them."""
+        if general is not None and not self.reports_others:
+            raise ConfigError(f"{self.name} reports nothing about other domains: leave out general")
+        for option, value in (("draft", draft), ("head", head)):
+            if value is None and option in self.needs:
+                raise ConfigError(f"{self.name} needs {option}: {self.needs[option]}")
+            if value is not None and option not in (*self.needs, *self.takes):
+                raise ConfigError(f"{self.name} trains {self.noun}: leave out {option}")
+
+    def untrained(
+        self, model: Model, config: TrainConfig, examples: Sequence[Example] = (), start: str | None = None
+    ) -> Any:
+        """What is trained, in float32, as training begins. `examples`: texts to learn from; `start`: name or
+        folder of the draft model or head that was given. ValueError if it does not fit the target."""
+        raise NotImplementedError
+
+    def check_texts(self, examples: Sequence[Example], config: TrainConfig) -> None:
+        """DataError if nothing can be learned from any of these texts."""
+
+    def first_run(self, model: Model, config: TrainConfig, start: str | None) -> FirstRun | None:
+        """What another model learns before; None: nothing."""
+        return None
+
+    def lesson(self, drafter: Any, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING) -> Lesson:
+        """What `drafter`, made by `untrained`, learns. The target's LM head is used in float32 and not
+        trained."""
+        raise NotImplementedError
+
+    def save(self, drafter: Any, folder: Path, model: Model) -> None:
+        """Write what was trained for the model, in a layout that other engines read if there is one; its
+        weights become bfloat16."""
+        raise NotImplementedError
+
+    def save_prompts(self, examples: Sequence[Example], folder: Path, vocab: int) -> None:
+        """Write what is needed of the prompts to choose among drafters by a prompt."""
+
+    def described(self, target: str, start: str | None) -> str:
+        """What is trained, for a card; `start`: the draft model or head that was given."""
+        return f"{self.noun.removeprefix('a ')} for {target}"
+
+    def weights_read(self, config: Mapping[str, Any]) -> float:
+        """The share of the drafter's weights that drafting one token reads, given the settings of a run."""
+        return 1.0
+
+    def uses(self, folder: str, target: str, start: str | None) -> list[str]:
+        """Arguments of `outpace generate` with what is in the folder."""
+        raise NotImplementedError
+
+    def vllm_config(self, folder: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """vLLM's speculative configuration, given the settings of a run; None: vLLM does not load it."""
+        return None
+
+
+def frozen_head(target: HFTarget) -> nn.Module:
+    """A copy of the target's LM head in float32, for losses."""
+    return copy.deepcopy(target.head).float().requires_grad_(False)
