@@ -112,6 +112,7 @@ class Plan:
     varied: bool = True  # also test with each option changed in turn
     factor: int = 1  # above 1: also change options of type int, to so many times their default
     numbers_only: bool = False  # change no options but those
+    any_options: bool = False  # instead of the default options the first that fit: see `_fitting`
     settings: int = 1  # number of option combinations that are also tested with sampling parameters
     alone: bool = True  # also test the default options with batches of one request
     top_k: int = 0  # top_k of the sampled requests: fewer continuations, so longer texts
@@ -121,7 +122,7 @@ class Plan:
     narrower: Callable[[int], list[Case]] | None = None  # where these take too many runs
     used: bool = False  # whether the parts have decoded hundreds of steps before
     predicted: bool = True  # also test with a predicted output
-    more: int = 1_000  # of a proof that is repeated because no draft was accepted at depth 2
+    more: int = 2_500  # of a proof that is repeated because no draft was accepted at depth 2
 
 
 PLANS = {
@@ -150,7 +151,15 @@ PLANS = {
         narrower=partial(two, top_k=2),  # for four draws with replacement
         predicted=False,
     ),
-    "wide": Plan(wide_tables, ((1, 1, 1),), varied=False, alone=False, settings=0, most=1_000),
+    "wide": Plan(
+        wide_tables,
+        ((1, 1, 1),),
+        varied=False,
+        alone=False,
+        settings=0,
+        most=1_000,
+        any_options=True,
+    ),
     "transformers": Plan(
         transformers_models,
         ((1, 2), (2, 1)),
@@ -186,7 +195,7 @@ def prove(
     most = EXHAUSTIVE if exhaustive else plan.most
     shapes = (*plan.shapes, *plan.more_shapes) if exhaustive else plan.shapes
     options = list(choices(recipe, models, shapes, factor=plan.factor))
-    if not (plan.varied or exhaustive):
+    if not (plan.varied or exhaustive or plan.any_options):
         options = options[: max(1, len(shapes))]
     if plan.numbers_only:
         options = [options[0], *(each for each in options if _changes_a_number(recipe, each, options[0]))]
@@ -194,16 +203,18 @@ def prove(
     if plan.top_k:  # a draft copied from another prompt may hold no token that top-k leaves
         requests = partial(requests, prompt=models.greedy_text)
 
-    def proven(subject: Subject, most: int) -> Proof:
-        proof = subject.prove(requests, most)
+    def proven(subject: Subject, most: int, *, predicted: bool = False) -> Proof:
+        proof = subject.prove(requests, most, predicted=predicted)
         if proof.as_promised and not proof.drafts:
             # longer texts where every token was possible; a third token where two were too few for drafts
             # translated from another vocabulary to be accepted twice in a row
             top_k = plan.top_k + 1 if plan.top_k else 2
             longer = partial(ragged, top_k=top_k, prompt=models.greedy_text)
-            return subject.prove(longer, max(most, plan.more))
+            return subject.prove(longer, max(most, plan.more), predicted=predicted)
         return proof
 
+    if plan.any_options:
+        options = [_fitting(options, lambda each: proven(Subject(recipe, each, models), most))]
     default = Subject(recipe, options[0], models, plan.used, plan.narrower)
     first = default.in_used_slots(proven(default, most))
     yield first
@@ -224,7 +235,7 @@ def prove(
         yield default.prove(requests, SMALL, batch=1)
     by_steps = isinstance(recipe.build(models.target, **options[0]).reference, StepReference)
     if plan.predicted and not by_steps:  # such a reference holds for the method's own drafts
-        yield default.prove(requests, plan.most_varied, predicted=True)
+        yield proven(default, plan.most_varied, predicted=True)
     for index, each in enumerate(options):
         if index < plan.settings or exhaustive:
             # pairs of parameters for two shapes only: siblings at the first level, and siblings below a node
@@ -232,6 +243,17 @@ def prove(
     for each in options if (plan.varied and plan.factor == 1) or exhaustive else ():
         if recipe.build(models.target, **each).drafter.drafts_across_rows:
             yield from prove_together(recipe, each, models, exhaustive=exhaustive)
+
+
+def _fitting(options: list[dict[str, Any]], prove: Callable[[dict[str, Any]], Proof]) -> dict[str, Any]:
+    """The first options that can be proven in few runs with drafts that are accepted; the default ones if
+    there are none. A proof that fails for another reason is not passed over."""
+    for each in options:
+        proof = prove(each)
+        too_large = proof.error is None and proof.fault.startswith("more than")
+        if not (too_large or (proof.as_promised and not proof.drafts)):
+            return each
+    return options[0]
 
 
 def _changes_a_number(recipe: Recipe, options: dict[str, Any], first: dict[str, Any]) -> bool:
