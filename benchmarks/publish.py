@@ -82,6 +82,12 @@ AUTO = (
     f"{','.join(f'{PROMPT_SETS}/{kind}.jsonl' for kind in KINDS)} --max-tokens 96 "
     "--num-prompts 40 --rounds 1 --selection all"
 )
+CONTROL = (
+    "--compile --no-eager --methods speculative-sampling,speculative-sampling:depth=3,disco,smartspec,"
+    "ucb-spec,exp3-spec,auto,lookup-or-draft,vocab-trim,eagle:tree=chain,fr-spec,scylla,taps --prompts "
+    f"{','.join(f'{PROMPT_SETS}/{kind}.jsonl' for kind in ('code', 'edit', 'arithmetic', 'chat'))} "
+    "--max-tokens 96 --num-prompts 8 --rounds 1 --selection all"
+)
 EXITS = ",".join(f"layerskip:exit_layer={layer}:depth={depth}" for layer in (2, 3) for depth in (1, 3, 5))
 # without --dtype: float32 where the CPU has no arithmetic in bfloat16
 SELF_SPECULATION = (
@@ -163,6 +169,7 @@ STEPS: dict[str, tuple[str, str]] = {
         f"auto/auto-batch-{rows}-cpu.json": ("bench", f"{WIDER_PAIR} {AUTO} --batch {rows}")
         for rows in (4, 8)
     },
+    "control/control-cpu.json": ("bench", CONTROL),
     "self-speculation/self-speculation-113m-cpu.json": (
         "bench",
         f"--target out/models/layerskip-113m {SELF_SPECULATION}",
