@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from outpace.api.model import Model
 from outpace.models.heads.draft_head import DraftHead, random_weights
 from outpace.models.heads.formats.folder import load_head, method_in, save_head
-from outpace.models.heads.kinds import Head
+from outpace.models.heads.kinds import Head, HeadKind
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.hf.logits_head import ScaledHead
 from outpace.models.hf.target import HFTarget
@@ -118,6 +118,11 @@ class PositionHeadMethod(HeadMethod):
         if found is None or config["head"]["draft_vocab"]:
             return None
         return found | {"num_speculative_tokens": min(MANY, config["head"]["num_heads"])}
+
+
+def of_kind(kind: HeadKind) -> dict[str, Any]:
+    """The fields of a `HeadMethod` that is named after the kind of head that it trains."""
+    return {"name": kind.method, "title": kind.title, "paper": kind.paper, "head": kind.method}
 
 
 def head_in(name: str, method: str, target: HFTarget) -> Head:

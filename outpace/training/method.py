@@ -116,7 +116,8 @@ class TrainingMethod:
         return f"{self.noun.removeprefix('a ')} for {target}"
 
     def weights_read(self, config: Mapping[str, Any]) -> float:
-        """The share of the drafter's weights that drafting one token reads, given the settings of a run."""
+        """The share of the drafter's weights that is read from memory to draft one token; `config`: the
+        settings with which it was trained. 1 unless each position has weights of its own."""
         return 1.0
 
     def uses(self, folder: str, target: str, start: str | None) -> list[str]:

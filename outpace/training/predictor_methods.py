@@ -52,7 +52,8 @@ class PredictorMethod(TrainingMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptanceMethod(PredictorMethod):
-    """Trains a predictor of which tokens of a draft model are accepted."""
+    """Trains a small network that predicts, token by token, whether the target will accept what a draft model
+    drafts."""
 
     new: Callable[[PreTrainedModel, TrainConfig], AcceptancePredictor]
     lesson_type: Callable[..., Lesson]  # given the predictor, the draft model, the LM head and the settings
@@ -69,7 +70,7 @@ class AcceptanceMethod(PredictorMethod):
         return self.judging(draft_model(model, config, start), model.target, config)
 
     def judging(self, draft: PreTrainedModel, target: HFTarget, config: TrainConfig) -> Judged:
-        """An untrained predictor for the tokens of a draft model."""
+        """The predictor before training, with the draft model whose tokens it will learn to judge."""
         predictor = seeded(config, lambda: self.new(draft, config))
         predictor.trained_for = Pair(model_fingerprint(draft), target_fingerprint(target))
         return Judged(predictor.to(target.device), draft)
@@ -99,7 +100,7 @@ class HeadPredictorMethod(PredictorMethod):
         return self.judging(head, model.target, config)
 
     def judging(self, head: DraftHead, target: HFTarget, config: TrainConfig) -> Judged:
-        """An untrained predictor for the drafts of a head."""
+        """The predictor before training, with the head whose drafts it will learn to judge."""
         predictor = seeded(config, lambda: self.new(head, target, config))
         predictor.trained_for = Pair(head_fingerprint(head), target_fingerprint(target))
         return Judged(predictor.to(target.device), head)

@@ -26,7 +26,8 @@ METHOD = "outpace_head"  # of a head's method in the configurations of `formats.
 
 @dataclass(frozen=True)
 class Layout:
-    """How heads of one kind are stored in `config.json` and `model.safetensors`."""
+    """A file format for heads of one kind: which keys `config.json` has, and the names of the tensors in
+    `model.safetensors`."""
 
     recognises: Callable[[Config, Collection[str]], bool]  # a configuration, and names of tensors
     # a head for the target with weights still to be set, and the tensors by the names of its parameters.

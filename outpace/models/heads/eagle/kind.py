@@ -1,4 +1,4 @@
-"""Heads of EAGLE, EAGLE-2 and HASS."""
+"""The kind of head that EAGLE, EAGLE-2 and HASS draft with: its method, paper and file format."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from outpace.models.heads.eagle.kind import KIND
 from outpace.models.hf.target import HFTarget
 from outpace.training import losses
 from outpace.training.config import Head, Optimizer, TrainConfig
-from outpace.training.head_methods import FeatureHeadMethod, begun
+from outpace.training.head_methods import FeatureHeadMethod, begun, of_kind
 from outpace.training.lessons.feature_heads import Compared, Objective
 
 
@@ -32,10 +32,7 @@ def _hass(one: Compared, settings: Head) -> Tensor:
 
 METHODS = (
     FeatureHeadMethod(
-        name="eagle",
-        title=KIND.title,
-        paper=KIND.paper,
-        head=KIND.method,
+        **of_kind(KIND),
         new=_new,
         objective=Objective(
             num_steps=lambda settings: 1,

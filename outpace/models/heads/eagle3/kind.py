@@ -1,4 +1,4 @@
-"""Heads of EAGLE-3."""
+"""The kind of head that EAGLE-3 drafts with: its method, paper and file format."""
 
 from __future__ import annotations
 

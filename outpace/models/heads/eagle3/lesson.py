@@ -11,7 +11,7 @@ from outpace.models.heads.eagle3.kind import KIND
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import num_layers
 from outpace.training.config import TrainConfig
-from outpace.training.head_methods import FeatureHeadMethod, begun, check_layer_size, lm_head_rows
+from outpace.training.head_methods import FeatureHeadMethod, begun, check_layer_size, lm_head_rows, of_kind
 from outpace.training.lessons.feature_heads import Compared, Objective
 
 
@@ -32,10 +32,7 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead
 
 METHODS = (
     FeatureHeadMethod(
-        name=KIND.method,
-        title=KIND.title,
-        paper=KIND.paper,
-        head=KIND.method,
+        **of_kind(KIND),
         new=_new,
         check=num_layers,  # refuses layers whose outputs cannot be read
         objective=Objective(

@@ -15,8 +15,9 @@ def own_layout(
     sizes: Callable[[Any, TargetWithLayers], Mapping[str, Any]],
     made: Callable[[Config, TargetWithLayers], Head],
 ) -> Layout:
-    """`sizes`: what the configuration says of a head; `made`: a head from what it says, which raises
-    HeadFileError if that does not fit the target."""
+    """A layout whose `config.json` has what `sizes` returns of a head when it is written, and from whose
+    `config.json` `made` builds a head of these sizes when it is read. `made` raises HeadFileError if they do
+    not fit the target."""
 
     def recognises(config: Config, names: Collection[str]) -> bool:
         return config.get(METHOD) == method

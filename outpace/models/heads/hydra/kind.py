@@ -1,4 +1,4 @@
-"""Heads of Hydra and Hydra++."""
+"""The kind of head that Hydra and Hydra++ draft with: its method, paper and file format."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from outpace.models.heads.position_head import PositionHead
 from outpace.models.hf.target import HFTarget
 from outpace.training.config import Optimizer, TrainConfig
 from outpace.training.features import Batch
-from outpace.training.head_methods import PositionHeadMethod, begun_as_target
+from outpace.training.head_methods import PositionHeadMethod, begun_as_target, of_kind
 from outpace.training.lessons.position_heads import Objective, PositionHeadLesson
 
 
@@ -50,10 +50,7 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> PositionH
 
 METHODS = (
     PositionHeadMethod(
-        name=KIND.method,
-        title=KIND.title,
-        paper=KIND.paper,
-        head=KIND.method,
+        **of_kind(KIND),
         new=_new,
         objective=Objective(soft=True, weight=lambda step, settings: 1.0),
         lesson_type=HydraLesson,

@@ -1,4 +1,4 @@
-"""Adapters of Kangaroo."""
+"""The kind of head that Kangaroo drafts with: its method, paper and file format."""
 
 from __future__ import annotations
 

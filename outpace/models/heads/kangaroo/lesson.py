@@ -23,7 +23,7 @@ from outpace.training import losses
 from outpace.training.config import TrainConfig
 from outpace.training.exit_methods import check_exit
 from outpace.training.features import Batch
-from outpace.training.head_methods import HeadMethod, begun, check_layer_size, learning_head
+from outpace.training.head_methods import HeadMethod, begun, check_layer_size, learning_head, of_kind
 from outpace.training.lessons.lesson import DrafterLesson, Lesson, following
 from outpace.training.method import NOTHING, Beside
 from outpace.training.unrolled import over_text
@@ -34,7 +34,8 @@ class AdapterLesson(DrafterLesson):
     output of the layer before the exit. While drafting it reads the same outputs: nothing is unrolled."""
 
     def __init__(self, head: KangarooHead, target_head: nn.Module, num_early_parameters: int) -> None:
-        """`num_early_parameters`: those of the target's layers that draft."""
+        """`num_early_parameters`: number of parameters of the target's first layers, which run in every
+        draft."""
         super().__init__(head.own, target_head)
         self.head = head
         self.layers = sorted({-1, *head.taps})
@@ -42,7 +43,7 @@ class AdapterLesson(DrafterLesson):
 
     @property
     def num_draft_parameters(self) -> int:
-        """Those of the adapter and of the layers before it."""
+        """Parameters that run in a draft: the adapter's, and those of the target's layers before it."""
         return super().num_draft_parameters + self._num_early_parameters
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
@@ -95,8 +96,4 @@ class AdapterMethod(HeadMethod):
         return f"{super().described(target, start)}, behind its first layers"
 
 
-METHODS = (
-    AdapterMethod(
-        name=KIND.method, title=KIND.title, paper=KIND.paper, head=KIND.method, new=_new, check=_check
-    ),
-)
+METHODS = (AdapterMethod(**of_kind(KIND), new=_new, check=_check),)

@@ -1,4 +1,4 @@
-"""Heads of Medusa."""
+"""The kind of head that Medusa drafts with: its method, paper and file format."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from outpace.models.heads.medusa.kind import KIND
 from outpace.models.heads.position_head import PositionHead
 from outpace.models.hf.target import HFTarget
 from outpace.training.config import Optimizer, TrainConfig
-from outpace.training.head_methods import PositionHeadMethod, begun_as_target
+from outpace.training.head_methods import PositionHeadMethod, begun_as_target, of_kind
 from outpace.training.lessons.position_heads import Objective
 
 
@@ -21,10 +21,7 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> PositionH
 
 METHODS = (
     PositionHeadMethod(
-        name=KIND.method,
-        title=KIND.title,
-        paper=KIND.paper,
-        head=KIND.method,
+        **of_kind(KIND),
         new=_new,
         objective=Objective(soft=False, weight=lambda step, settings: settings.decay ** (step + 1)),
         optimizer=Optimizer(decay="cosine"),

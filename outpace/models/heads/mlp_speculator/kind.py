@@ -1,4 +1,4 @@
-"""MLP speculators."""
+"""The kind of head that MLP speculators are: its method, paper and file format."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from outpace.models.heads.mlp_speculator.kind import KIND
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.hf.target import HFTarget
 from outpace.training.config import TrainConfig
-from outpace.training.head_methods import PositionHeadMethod, in_float32
+from outpace.training.head_methods import PositionHeadMethod, in_float32, of_kind
 from outpace.training.lessons.position_heads import Objective
 
 
@@ -24,10 +24,7 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> PositionH
 
 METHODS = (
     PositionHeadMethod(
-        name=KIND.method,
-        title=KIND.title,
-        paper=KIND.paper,
-        head=KIND.method,
+        **of_kind(KIND),
         new=_new,
         objective=Objective(soft=False, weight=lambda step, settings: 1.0),
         sizes={"num_heads": 3},

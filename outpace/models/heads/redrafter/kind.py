@@ -1,4 +1,4 @@
-"""Recurrent drafters."""
+"""The kind of head that ReDrafter's recurrent drafters are: its method, paper and file format."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from outpace.models.heads.redrafter.head import ReDrafterHead
 from outpace.models.heads.redrafter.kind import KIND
 from outpace.models.hf.target import HFTarget
 from outpace.training.config import TrainConfig
-from outpace.training.head_methods import PositionHeadMethod, begun_as_target
+from outpace.training.head_methods import PositionHeadMethod, begun_as_target, of_kind
 from outpace.training.lessons.position_heads import Objective
 
 
@@ -20,10 +20,7 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> PositionH
 
 METHODS = (
     PositionHeadMethod(
-        name=KIND.method,
-        title=KIND.title,
-        paper=KIND.paper,
-        head=KIND.method,
+        **of_kind(KIND),
         new=_new,
         objective=Objective(soft=False, weight=lambda step, settings: 1.0),
         sizes={"num_layers": 2},
