@@ -82,17 +82,23 @@ class Want:
     hidden: frozenset[int] = frozenset()  # layers whose outputs are needed; -1: the input of the LM head
     attention: frozenset[int] = frozenset()  # layers whose attention weights are needed; slow, not fused
     prompt_logits: bool = False  # logits at the prompt's tokens too; off, since (T, V) is large
+    # whether `hidden` and `attention` are needed at the tokens of prompts too: then these have forwards of
+    # their own, and no text begins with the entries of another one
+    at_prompt: bool = True
 
     @property
     def outputs_at_prompt(self) -> bool:
         """Whether outputs at the tokens of prompts are needed, not only at draft trees."""
-        return bool(self.hidden or self.attention or self.prompt_logits)
+        return self.prompt_logits or self.at_prompt and bool(self.hidden or self.attention)
 
     def __or__(self, other: Want) -> Want:
+        both = (self, other)
+        asking = [each for each in both if each.hidden or each.attention]
         return Want(
             self.hidden | other.hidden,
             self.attention | other.attention,
             self.prompt_logits or other.prompt_logits,
+            any(each.at_prompt for each in asking or both),
         )
 
 
@@ -544,6 +550,7 @@ class StepRequest:
     text that the prompt begins."""
 
     sampling: SamplingParams
+    prompt_length: int
     probs: Callable[[tuple[int, ...]], Tensor]  # (V,) the target's distribution of the next token
     # ((V,) logits of any model) -> (V,) as the parameters change them that come before temperature
     adjusted: Callable[[tuple[int, ...], Tensor], Tensor]

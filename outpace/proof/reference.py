@@ -74,7 +74,7 @@ def _by_steps(
     def changed(text: tuple[int, ...], logits: Tensor) -> Tensor:
         return adjusted(logits[None], [text], sampling, len(prompt))[0]
 
-    request = StepRequest(sampling, probs, changed)
+    request = StepRequest(sampling, len(prompt), probs, changed)
     finished: dict[tuple[int, ...], float] = {}
     open_texts: dict[tuple[int, ...], float] = {(): 1.0}
     while open_texts:

@@ -17,7 +17,10 @@ from outpace.core.contracts import Parts
 from outpace.drafters.lookup.past_requests import PastRequests
 from outpace.drafters.lookup.retrieval import Retrieval
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.grow import grow
+from outpace.drafters.model.position_drafter import PositionDrafter
 from outpace.drafters.no_draft import NoDraft
+from outpace.models.heads.medusa.head import untrained_medusa
 from outpace.models.hf.target import HFTarget
 from outpace.recipes import get
 from outpace.serving.request import GenerationRequest
@@ -54,6 +57,9 @@ def methods(target: HFTarget = TARGET) -> dict[str, Parts]:
     found = {"none": Parts(target, NoDraft(), Rejection(), Fixed(0))}
     if target is TARGET:
         found["model"] = Parts(target, DraftModel(DRAFT), Rejection(), Fixed(3))
+        # heads that read hidden states at drafts only
+        heads = PositionDrafter(untrained_medusa(target, seed=1), grow, sampled=True)
+        found["heads"] = Parts(target, heads, Rejection(), Fixed(3))
     return found
 
 

@@ -6,20 +6,18 @@ Letters: D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import NOTHING, Prompt, Target, Want
+from outpace.core.contracts import NOTHING, Prompt, StepRequest, Target, Want
 from outpace.core.tree import Shape, TokenTree
 from outpace.models.draft_vocabulary import over_vocabulary
 from outpace.models.heads.position_model import PositionModel
 from outpace.sampling.topk import top
 
 Path = tuple[int, ...]
-# (text, (V,) logits after it) -> (V,) the logits as the request's sampling parameters change them
-Adjust = Callable[[Path, Tensor], Tensor]
 HIDDEN = Want(hidden=frozenset({-1}))
 
 
@@ -29,12 +27,12 @@ class PlainChains:
     def __init__(self, model: Target, depth: int) -> None:
         self._model, self._depth = model, depth
 
-    def __call__(self, text: Path, limit: int, adjust: Adjust) -> list[Path]:
+    def __call__(self, text: Path, limit: int, request: StepRequest) -> list[Path]:
         """The paths of the draft after a text, of at most `limit` tokens, each after the one it continues."""
         paths: list[Path] = [()]
         for _ in range(min(self._depth, limit)):
             before = (*text, *paths[-1])
-            token = int(adjust(before, logits_after(self._model, before)).argmax())
+            token = int(request.adjusted(before, logits_after(self._model, before)).argmax())
             paths.append((*paths[-1], token))
         return paths[1:]
 
@@ -46,13 +44,12 @@ class PlainRanks:
     def __init__(self, target: Target, opened: PositionModel, shape: Shape) -> None:
         self._target, self._head, self._shape = target, opened.head, shape
 
-    def __call__(self, text: Path, limit: int, adjust: Adjust) -> list[Path]:
-        """As in `PlainChains`."""
+    def __call__(self, text: Path, limit: int, request: StepRequest) -> list[Path]:
+        """As in `PlainChains`; nothing after the prompt, before whose last token no hidden state is known."""
+        if len(text) == request.prompt_length:
+            return []
         head, limit = self._head, min(limit, self._head.max_depth or limit)
-        token_before = next(head.parameters())
-        hidden = token_before.new_zeros(1, head.hidden_size)
-        if len(text) > 1:
-            hidden = hidden_before(self._target, text)[None].to(token_before)
+        hidden = hidden_before(self._target, text)[None].to(next(head.parameters()))
         # node of the shape -> its path, and the head's state before its last token (the root's at first)
         found: dict[int, tuple[Path, Tensor]] = {0: ((), head.begin(hidden))}
         for node, below in enumerate(self._shape.children):
@@ -62,8 +59,8 @@ class PlainRanks:
             read = torch.tensor([(*text, *path)[-1]])
             logits, states = head(len(path), states, read.to(states.device))
             logits = over_vocabulary(logits, head.draft_ids, head.vocab)[0]
-            adjusted = adjust((*text, *path), logits)[None]
-            # ranked as in a draft, since all logits are equal where the head has read nothing but zeros
+            adjusted = request.adjusted((*text, *path), logits)[None]
+            # ranked as in a draft, also where logits are equal
             _, ranked = top(adjusted, min(len(below), adjusted.shape[-1]))
             if self._target.chains_only:  # the loop keeps the first child of every node
                 below = below[:1]

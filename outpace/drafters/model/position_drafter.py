@@ -30,10 +30,10 @@ from outpace.models.heads.position_model import PositionModel
 class PositionDrafter:
     """Implementation of core.contracts.Drafter around a head without a KV cache.
 
-    `sampled`: `growth` draws tokens. A row of whose text the target has read no token, as with a prompt of
-    one, drafts from zeros."""
+    `sampled`: `growth` draws tokens. A row drafts nothing in the step that reads the end of its prompt, since
+    the hidden state at the token before the root is not known; prompts need no forwards of their own."""
 
-    want = Want(hidden=frozenset({-1}))
+    want = Want(hidden=frozenset({-1}), at_prompt=False)
     learns_across_rows = drafts_across_rows = False
 
     def __init__(self, head: PositionHead, growth: Growth, *, sampled: bool) -> None:
@@ -42,6 +42,13 @@ class PositionDrafter:
         self._newest: dict[int, Tensor] = {}  # slot -> (D,) hidden state at the token before the root
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
+        known = [slot in self._newest for slot in ctx.slots]
+        if ctx.unread:  # the last state is that at a token before these
+            known = [each and not len(tokens) for each, tokens in zip(known, ctx.unread, strict=True)]
+        if not any(known):
+            return Draft(TokenTree.roots(ctx.roots))
+        if not all(known):
+            plan = plan.within([depth if each else 0 for depth, each in zip(plan.depth, known, strict=True)])
         zeros = next(self._head.parameters()).new_zeros(self._head.hidden_size)
         hidden = torch.stack([self._newest.get(slot, zeros) for slot in ctx.slots])
         return drafted(ctx, plan, hidden, self._head, self._growth)

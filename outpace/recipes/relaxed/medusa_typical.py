@@ -7,7 +7,8 @@ New here: Typical and the law of its steps. Reuses: PositionDrafter, DraftModel,
 With `epsilon` 1 and a huge `delta` nothing passes, and the output has the target's distribution; at
 temperature 0 it is the target's greedy text. The published code has the two thresholds in both orders; these
 are the paper's. The entropy is that of the distribution from which the request samples, with its temperature,
-and the longest path of accepted tokens is taken, of several the most probable one.
+and the longest path of accepted tokens is taken, of several the most probable one. Heads draft nothing in the
+step that reads the end of a prompt, nor in that which reads the text of a preempted request again.
 
 With a draft model in place of heads, its most probable tokens are drafted. On an accelerator a draft may go
 on behind a token that ends the text, and the longest path counts what is there; on a CPU it ends there."""

@@ -19,9 +19,8 @@ from outpace.core.tree import TokenTree
 
 NEVER = 1e6  # a `delta` from which no threshold is below 1, whatever the vocabulary
 Path = tuple[int, ...]
-# (text, most tokens, function that changes logits by sampling parameters) -> the paths of the draft, each
-# after the one that it continues
-PlainDraft = Callable[[Path, int, Callable[[Path, Tensor], Tensor]], Sequence[Path]]
+# (text, most tokens, request) -> the paths of the draft, each after the one that it continues
+PlainDraft = Callable[[Path, int, StepRequest], Sequence[Path]]
 
 
 class Typical:
@@ -92,7 +91,7 @@ class TypicalSteps:
 
     def step(self, text: Path, limit: int, request: StepRequest) -> Iterator[tuple[float, Path]]:
         reached: dict[Path, float] = {(): 0.0}
-        for path in self._draft(text, limit - 1, request.adjusted):
+        for path in self._draft(text, limit - 1, request):
             before, token = path[:-1], path[-1]
             if before not in reached or set(before) & set(request.sampling.stop):
                 continue

@@ -48,7 +48,7 @@ def steps_of(
     """The generated texts, and the steps that drafted."""
     found: list[Step] = []
     generated = texts(parts, prompts, sampling, observe=found.append, prompt_tokens=prompt_tokens)
-    return generated, [step for step in found if step.scores.logits is not None]
+    return generated, [step for step in found if step.draft.forwards]
 
 
 def plain(target: HFTarget | TableTarget, sampling: Sequence[SamplingParams] = GREEDY) -> list[list[int]]:

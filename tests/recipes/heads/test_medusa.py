@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from outpace.core.claim import Drawn
+from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.drafters.lookup.rank_template import falling_accuracies
 from outpace.models.heads.medusa.head import MedusaHead, untrained_medusa
 from outpace.models.heads.medusa.kind import MedusaModel
 from outpace.models.heads.position_head import PositionHead, ready
 from outpace.models.heads.position_model import PositionModel
+from outpace.proof.decode_all import texts
 from outpace.recipes.heads.medusa import medusa
 from tests.recipes.heads.position_heads import (
     GREEDY,
+    PROMPTS,
     adding,
     check_ranks,
     counting,
@@ -133,3 +137,20 @@ def test_nan_in_a_head_is_reported() -> None:
         parts = medusa.build(small(), head=opened(head), tree=tree)
         with pytest.raises(ValueError, match="NaN or infinite logits"):
             steps_of(parts)
+
+
+def test_prompts_need_no_forwards_of_their_own_and_stale_states_are_not_used() -> None:
+    """However a prompt is divided, drafts are the same; the first comes after the step that reads its end."""
+    head = opened(untrained_medusa(small(), seed=3))
+    drafts = list[list[list[int]]]()
+    for prompt_tokens in (512, 3, 2):
+        parts = medusa.build(small(), head=head)
+        assert not parts.want.outputs_at_prompt
+        steps: list[Step] = []
+        texts(parts, PROMPTS[:1], GREEDY[:1], observe=steps.append, prompt_tokens=prompt_tokens)
+        assert all(
+            bool(step.draft.forwards) == (step.ctx.committed[0] > len(PROMPTS[0])) for step in steps[:-1]
+        )
+        drafts.append([step.draft.tree.tokens.tolist() for step in steps if step.draft.forwards])
+        assert check_ranks(steps, partial(reference, untrained_medusa(small(), seed=3))) > 20
+    assert drafts[0] == drafts[1] == drafts[2]
