@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 import outpace
 from outpace.models.adapter import base_of
 from outpace.models.checkpoint import load_checkpoint
-from outpace.models.heads.fingerprint import KEY, target_fingerprint
+from outpace.models.fingerprint import KEY, target_fingerprint
 from outpace.models.heads.formats.files import read_files, write_files
 from outpace.models.names import resolve
 

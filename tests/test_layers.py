@@ -26,6 +26,18 @@ LEVELS = (
     ("__main__",),
 )
 LEVEL = {part: height for height, parts in enumerate(LEVELS) for part in parts}
+# the same for the folders of outpace/models; the modules beside them are "beside"
+MODELS = (
+    ("beside",),
+    ("forward",),
+    ("eager",),
+    ("openvino", "cuda_graphs"),
+    ("hf",),
+    ("heads",),
+    ("predictors",),
+    ("slim",),
+)
+MODEL_LEVEL = {part: height for height, parts in enumerate(MODELS) for part in parts}
 # what `outpace train` does with a kind of head or predictor stands in the folder of that kind
 LESSON = re.compile(r"outpace\.models\.(heads|predictors)\.\w+\.lesson\b")
 OUTSIDE_OF_CORE = {"torch"}  # all that core may import besides the standard library and itself
@@ -46,6 +58,12 @@ def imported(source: str, module: str, is_package: bool) -> Iterator[tuple[int, 
 
 def _part(module: str) -> str:
     return "training" if LESSON.match(module) else module.split(".")[1]
+
+
+def _room(name: str, is_package: bool = False) -> str:
+    """The folder of outpace/models that a module or a name in it belongs to."""
+    room = name.split(".")[2] if name.count(".") > 1 else "beside"
+    return room if room in MODEL_LEVEL or is_package else "beside"
 
 
 def violations(source: str, module: str, is_package: bool = False) -> list[str]:
@@ -72,6 +90,10 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
             wrong.append(f"{module}:{line} a recipe imports from outpace.recipes ({name})")
         elif other != part and LEVEL[other] >= LEVEL[part]:
             wrong.append(f"{module}:{line} {part} imports {name}, which does not stand below it")
+        elif other == part == "models":
+            own, room = _room(module, is_package), _room(name)
+            if own != room and MODEL_LEVEL[room] >= MODEL_LEVEL[own]:
+                wrong.append(f"{module}:{line} {own} imports {name}, which does not stand below it")
     return wrong
 
 
@@ -103,6 +125,12 @@ def test_the_checker_catches_what_it_is_for() -> None:
         ("from outpace import load", "outpace.bench.measure.run"): "public",
         ("import outpace", "outpace.cli.commands.demo"): "public",
         ("import outpace.core", "outpace.elsewhere.thing"): "no place",
+        ("from outpace.models.hf.target import HFTarget", "outpace.models.eager.forward"): "hf",
+        (
+            "from outpace.models.openvino import compiled",
+            "outpace.models.cuda_graphs.graph_replay",
+        ): "openvino",
+        ("from outpace.models.heads import kinds", "outpace.models.checkpoint"): "heads",
         ("from outpace.decode import Session", "outpace.core.contracts"): "decode",
         ("from outpace.training.losses import acceptance", "outpace.models.heads.medusa.kind"): "training",
         ("from outpace.models.heads.medusa.lesson import METHODS", "outpace.api.opener"): "lesson",

@@ -18,7 +18,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.hf.target import load as load_target
 from outpace.models.names import resolve
 from outpace.models.native_dtypes import compiled_notice, warn_once
-from outpace.models.openvino.compiled import STAGES, CompiledForward
+from outpace.models.openvino.compiled import STAGES
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,7 +131,7 @@ def load(
             on_stage=lambda stage: advance(f"{stage} {target}", 1),
             **shared,
         )
-    if isinstance(loaded.compiled, CompiledForward):
+    if loaded.compiled is not None:
         found = compiled_notice(str(target), loaded.model.dtype, loaded.compiled.precision)
         if found:
             warn_once(found)

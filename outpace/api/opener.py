@@ -10,6 +10,7 @@ from typing import Any
 from outpace.api.model import Model, as_model, load
 from outpace.api.prompts import encode
 from outpace.drafters.compose.specialists import Specialists
+from outpace.models.heads.compressed import weights_of_head
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.formats.files import names_target
 from outpace.models.heads.formats.folder import load_head, method_in
@@ -20,7 +21,7 @@ from outpace.models.heads.position_model import PositionModel
 from outpace.models.heads.self_check import SHORTEST, self_check
 from outpace.models.hf.target import HFTarget
 from outpace.models.names import ZOO, packaged_heads, resolve
-from outpace.models.openvino.compressed_weights import CompressedWeights, weights_of_head
+from outpace.models.openvino.compressed_weights import CompressedWeights
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 
 # most token ids by which checkpoints with one tokenizer are padded to different sizes

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from outpace.core.context import Context
 from outpace.core.contracts import Cache, Target
-from outpace.models.forward_memory import ForwardMemory
-from outpace.models.hf.kv_cache import MAX_SLICED_MASK
+from outpace.models.forward.kv_cache import MAX_SLICED_MASK
+from outpace.models.hf.forward_memory import ForwardMemory
 from outpace.models.hf.target import CHUNK
 
 # copies of a node's probabilities while a sampled token is chosen: scaled logits, probabilities, sorted ones

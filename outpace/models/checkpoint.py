@@ -25,7 +25,7 @@ from transformers import (
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from outpace.models.adapter import base_of, merged
-from outpace.models.heads.fingerprint import KEY as HEAD_OF
+from outpace.models.fingerprint import KEY as HEAD_OF
 from outpace.models.names import resolve
 from outpace.models.native_dtypes import fastest_dtype, notice, warn_once
 

@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 
 from outpace.api.model import Model
 from outpace.models.adapter import EXIT_LAYER, with_low_rank_changes
+from outpace.models.eager.skipped_modules import check_attention
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.exits import CONFIG as EXITS
 from outpace.models.slim.exits import check_exits, default_exits
 from outpace.models.slim.make import num_layers
-from outpace.models.slim.skipped_modules import check_attention
 from outpace.training.config import ConfigError, Optimizer, TrainConfig
 from outpace.training.draft_model import draft_model, save_model
 from outpace.training.lessons.early_exits import EarlyExitLesson, SortedLesson, exit_layer

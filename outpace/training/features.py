@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from outpace.models.hf.captures import OutputCapture
+from outpace.models.eager.captures import OutputCapture
 from outpace.models.hf.target import HFTarget
 from outpace.training.texts import DataError, Example
 

@@ -11,8 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from outpace.api.model import Model
+from outpace.models.fingerprint import model_fingerprint, target_fingerprint
 from outpace.models.heads.draft_head import DraftHead
-from outpace.models.heads.fingerprint import head_fingerprint, model_fingerprint, target_fingerprint
+from outpace.models.heads.fingerprint import head_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.models.predictors.folder import save_predictor
 from outpace.models.predictors.predictor import AcceptancePredictor, Pair, Predictor

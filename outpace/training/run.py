@@ -16,7 +16,7 @@ import transformers
 from outpace import __version__
 from outpace.api.model import Model, as_model
 from outpace.console import progress
-from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.fingerprint import target_fingerprint
 from outpace.training.answers import LABEL, answered, end_tokens
 from outpace.training.card import write_card
 from outpace.training.config import ConfigError, TrainConfig, changed

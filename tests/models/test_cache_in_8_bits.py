@@ -11,7 +11,7 @@ from torch import Tensor
 import outpace
 from outpace.core.contracts import NOTHING, Prompt, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.hf.eight_bits import LARGEST, NUM_BYTES, from_rows, rounded, to_rows
+from outpace.models.eager.eight_bits import LARGEST, NUM_BYTES, from_rows, rounded, to_rows
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino import runtime
 from outpace.models.openvino.paged_cache import PagedCache

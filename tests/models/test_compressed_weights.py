@@ -13,7 +13,7 @@ from torch import Tensor
 
 import outpace
 from outpace.core.contracts import Prompt, Want
-from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino import compressed_weights
 from outpace.models.openvino.compressed_weights import FORMATS, GROUP, compress, map_values

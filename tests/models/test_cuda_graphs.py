@@ -11,9 +11,9 @@ import torch
 
 from outpace.core.contracts import PrefixCache, Prompt, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.compiling import check
 from outpace.models.cuda_graphs import static_memory
 from outpace.models.cuda_graphs.graph_replay import SIZES, GraphReplay
+from outpace.models.hf.compiling import check
 from outpace.models.hf.target import HFTarget
 
 ROUNDING = 1e-11  # of logits of about 1, in float64

@@ -7,7 +7,7 @@ import torch
 
 from outpace.core.contracts import PrefixCache, Prompt, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.hf import contiguous_cache
+from outpace.models.eager import contiguous_cache
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino import paged_cache
 from outpace.models.openvino.paged_attention import BLOCK_SIZE

@@ -18,7 +18,7 @@ from outpace.core.contracts import NOTHING, Parts, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.decode import Session
-from outpace.models.hf.recurrent_cache import RecurrentCache
+from outpace.models.eager.recurrent_cache import RecurrentCache
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import FLOAT32_BOUND, recurrent_models
 from outpace.proof.mutants.recurrent_path import by_draft_model, recurrent_mutants

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from outpace.core.contracts import Prompt, ReadsChains, Target, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.models import trimmed_draft as module
+from outpace.models.heads import trimmed_draft as module
 from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.trimmed_draft import TrimmedDraft, trimmed_draft
 from outpace.models.hf.logits_head import ScaledHead
 from outpace.models.hf.target import HFTarget
 from outpace.models.hf.trimmed_head import with_trimmed_head
 from outpace.models.openvino.compressed_weights import compress
 from outpace.models.table import TableTarget
-from outpace.models.trimmed_draft import TrimmedDraft, trimmed_draft
 from tests.tiers import slow
 
 ROUNDING = 3e-5  # of logits of about 1, in float32

@@ -19,7 +19,7 @@ from outpace import recipes
 from outpace.api.model import Model
 from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.adapter import EXIT_LAYER
-from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import drafting_layers
 from outpace.proof.models import recurrent_models

@@ -16,11 +16,11 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
+from outpace.models.eager.captures import OutputCapture
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle3.head import untrained_eagle3
 from outpace.models.heads.head_model import HeadModel
-from outpace.models.hf.captures import OutputCapture
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import transformers_models
 from outpace.recipes.base.autoregressive import autoregressive

@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import outpace
 from outpace import zoo
-from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.fingerprint import target_fingerprint
 from outpace.models.slim.make import drafting_layers
 from zoo_training import tasks
 from zoo_training.cards import page

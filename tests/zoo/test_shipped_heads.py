@@ -16,7 +16,7 @@ from outpace import recipes, zoo
 from outpace.api.opener import ModelOpener
 from outpace.bench.measure.workload import encode, load_items
 from outpace.cli.commands.zoo import head_row
-from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.fingerprint import target_fingerprint
 from outpace.models.heads.formats.folder import load_head
 from outpace.recipes._options import usual_heads
 from outpace.training.unrolled import unrolled

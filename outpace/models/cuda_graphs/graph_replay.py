@@ -9,17 +9,18 @@ Letters: S slots, n tokens of each slot, V vocabulary size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import Want
+from outpace.core.contracts import Cache, Choose, Ends
 from outpace.models.cuda_graphs.static_memory import MemoryPool, StaticCache, StaticInputs
-from outpace.models.hf.forward import Forward
-from outpace.models.hf.forward_inputs import RowInputs
-from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.hf.kv_cache import SlotCache
+from outpace.models.eager.forward import Forward
+from outpace.models.forward.kv_cache import SlotCache
+from outpace.models.forward.outputs import ForwardOutputs
+from outpace.models.forward.request import ForwardRequest
+from outpace.models.forward.row_inputs import RowInputs
 
 SIZES = (1, 4, 8, 16, 32, 64)  # tokens per row of the recorded forwards; longer inputs run eagerly
 WARMUP_RUNS = 2  # forwards before recording, during which libraries allocate their workspaces
@@ -32,6 +33,10 @@ class GraphReplay:
     that need outputs other than logits, run eagerly in `forward`. ValueError if the model has attention code
     of its own or takes no position ids."""
 
+    outside_torch = cache_in_8_bits = False
+    begins_later = False  # a draft made of the target's layers writes its carried states eagerly
+    sizes = chain_sizes = ()
+
     def __init__(self, forward: Forward, record: Callable[[Run], Run]) -> None:
         if forward.dense or "position_ids" not in forward.parameters:
             raise ValueError("it has attention code or position ids of its own")
@@ -41,26 +46,48 @@ class GraphReplay:
         self._made: dict[tuple[int, int], tuple[StaticInputs, Run]] = {}  # by KV cache address and size
         self.seconds = 0.0  # compile time: 0, as the CUDA graph of a size is captured at its first use
 
+    @property
+    def num_threads(self) -> int:
+        """Number of threads of torch."""
+        return self.forward.num_threads
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The dtype in which the model computes."""
+        return self.forward.precision
+
     def open(self, slots: int, capacity: int) -> StaticCache:
         """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included."""
         return StaticCache(self._pool, self.forward.planes, slots, capacity, self.forward.device)
 
-    def read(
+    def view(self, cache: Cache, kept: Sequence[int]) -> SlotCache:
+        """The KV cache of a target, as this model made of the target's layers sees it."""
+        return self.forward.view(cache, kept)
+
+    def read_chain(
         self,
-        rows: list[RowInputs],
-        nodes: list[int],
+        row: RowInputs,
         tokens: Tensor,
         cache: SlotCache,
-        want: Want,
-        *,
-        logits: bool,
+        depth: int,
+        choose: Choose | None,
         features: Tensor | None = None,
-    ) -> ForwardOutputs:
-        """Run one forward over the rows' tokens, concatenated in `tokens`; returns the outputs of the last
-        `nodes[i]` tokens of row i."""
-        sizes = [row.end - row.start for row in rows]
-        if want.hidden or want.attention or not logits or max(sizes) > SIZES[-1]:
-            return self.forward.read(rows, nodes, tokens, cache, want, logits=logits, features=features)
+        ends: Ends | None = None,
+    ) -> None:
+        """None: chains are read forward by forward."""
+
+    def read(self, request: ForwardRequest, cache: SlotCache) -> ForwardOutputs:
+        """Run one forward over the rows' tokens."""
+        rows, nodes, tokens, want, sizes = (
+            request.rows,
+            request.nodes,
+            request.tokens,
+            request.want,
+            request.sizes,
+        )
+        is_usual = request.is_plain and request.after is None and request.logits
+        if not is_usual or want.hidden or want.attention or max(sizes) > SIZES[-1]:
+            return self.forward.read(request, cache)
         assert isinstance(cache, StaticCache)
         size = next(size for size in SIZES if size >= max(sizes))
         fixed, run = self._made.get((cache.storages[0].data_ptr(), size)) or self._make(cache, size)

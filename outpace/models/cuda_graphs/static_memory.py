@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 from weakref import finalize
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache
 
-from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
-from outpace.models.hf.kv_cache import EagerCache, Planes
+from outpace.models.eager.forward_inputs import ForwardInputs, RowMask
+from outpace.models.eager.own_inputs import OwnInputs, Rule
+from outpace.models.forward.kv_cache import EagerCache, Planes
+from outpace.models.forward.row_inputs import RowInputs
 
 MIN_CAPACITY = 256  # cache positions per slot of the smallest cache; sizes are this times a power of 2
 KEPT_BYTES = 1 << 30  # most memory of closed caches that is kept, without that of the last one closed
 
 Storages = list[Tensor]
-Rule = Callable[..., Tensor]
 
 
 class MemoryPool:
@@ -150,7 +150,7 @@ class StaticCache(EagerCache):
 
 
 @dataclass(eq=False)
-class StaticInputs(Cache):
+class StaticInputs(OwnInputs):
     """The inputs at fixed addresses for forwards of one size; passed to the model as its KV cache."""
 
     planes_of_layer: dict[int, tuple[int, int]]  # layer -> indices of the planes of its keys and values
@@ -164,12 +164,6 @@ class StaticInputs(Cache):
     # T cache positions)
     masks: list[Tensor] = field(default_factory=list[Tensor])
     masks_used: int = 0  # number of masks requested so far in the running forward
-
-    # attributes by which transformers distinguishes layer types; empty, as all layers are treated alike
-    layers: ClassVar[list[Any]] = []
-    is_sliding: ClassVar[list[bool]] = []
-    is_linear: ClassVar[list[bool]] = []
-    is_dummy: ClassVar[list[bool]] = []
 
     @staticmethod
     def of(cache: StaticCache, size: int) -> StaticInputs:
@@ -199,15 +193,14 @@ class StaticInputs(Cache):
             raise ValueError("its layers compute position ids themselves")
         return 0
 
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        return 0
-
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
         """Number of keys, and this object as their offset, which transformers passes on to the mask
         function."""
         return self.flat[0].shape[2], self
 
-    def mask(self, rule: Rule, reach: int | None, dtype: torch.dtype) -> Tensor:  # (S, 1, n, T)
+    def attention_mask(  # (S, 1, n, T)
+        self, rule: Rule, reach: int | None, dtype: torch.dtype, device: Any
+    ) -> Tensor:
         """The additive mask of the next layer type in the running forward; allocated in the first forward."""
         if self.masks_used == len(self.masks):
             slots, size = self.ids.shape

@@ -9,10 +9,10 @@ from weakref import WeakKeyDictionary
 import torch
 
 from outpace.core.contracts import Target
+from outpace.models.heads.compressed import weights_of_head
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
-from outpace.models.openvino.compressed_weights import weights_of_head
 
 # compiling takes seconds: the first head -> the others and the mean of all
 _AVERAGES: WeakKeyDictionary[HeadModel, list[tuple[tuple[HeadModel, ...], HeadModel]]] = WeakKeyDictionary()

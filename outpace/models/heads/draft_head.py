@@ -22,7 +22,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.cache_argument import CACHE_ARGUMENT
-from outpace.models.hf.layer_config import last_layer
+from outpace.models.layer_config import last_layer
 
 MAX_POSITIONS = 1 << 20  # of a head whose configuration and target have no limit
 

@@ -22,11 +22,11 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from outpace.core.contracts import Prompt, TargetWithLayers, Want
 from outpace.core.tree import Forest, TokenTree
+from outpace.models.eager.private_copy import private_copy
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle.head import EagleHead
 from outpace.models.heads.eagle3.head import Eagle3Head, norms_of_taps
 from outpace.models.heads.head_model import HeadModel
-from outpace.models.hf.private_copy import private_copy
 
 # Another reading is better if it agrees with the target at more places by 4 standard deviations, counted at
 # the places where exactly one of the two agrees (McNemar's test), and by 5 points: neighbouring places are

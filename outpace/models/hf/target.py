@@ -23,22 +23,22 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from outpace.core.contracts import NOTHING, Cache, Carry, Choose, Ends, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.checkpoint import load_checkpoint
-from outpace.models.compiling import compiled
-from outpace.models.cuda_graphs.graph_replay import GraphReplay
-from outpace.models.hf.eight_bits import FORMATS
+from outpace.models.eager.eight_bits import FORMATS
+from outpace.models.eager.forward import Forward
+from outpace.models.eager.reading_check import check_reading
+from outpace.models.eager.recurrent_forward import RecurrentForward
+from outpace.models.eager.recurrent_states import fresh_states
+from outpace.models.forward.backend import Backend
+from outpace.models.forward.kv_cache import SlotCache
+from outpace.models.forward.outputs import ForwardOutputs
+from outpace.models.forward.request import ForwardRequest
+from outpace.models.forward.row_inputs import RowInputs
+from outpace.models.hf.compiling import compiled
 from outpace.models.hf.fitted_vocabulary import FittedVocabulary
-from outpace.models.hf.forward import Forward
-from outpace.models.hf.forward_inputs import RowInputs
-from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.layout import RowLayout, layout_of
 from outpace.models.hf.logits_head import logits_head
-from outpace.models.hf.reading_check import check_reading
-from outpace.models.hf.recurrent_forward import RecurrentForward
-from outpace.models.hf.recurrent_states import fresh_states
-from outpace.models.openvino.compiled import CompiledForward, OnStage
+from outpace.models.openvino.compiled import OnStage
 from outpace.models.openvino.compressed_weights import CompressedWeights, compress, map_values
-from outpace.models.slim.forward_after import ForwardAfter
 from outpace.models.unsupported import attends_by_cache_slot, refuse, rope_limit
 
 CHUNK = 512  # maximum number of prompt tokens per forward
@@ -119,6 +119,7 @@ class HFTarget:
         if self.rope_limit is not None:
             limits.append(self.rope_limit)
         self.max_length: int | None = min(limits, default=None)  # tokens, prompt and output together
+        self.forward.cache_in_8_bits = kv_cache is not None
         self.forward.probe()
         check_reading(self.forward)
         by_slot = attends_by_cache_slot(model, self.forward.parameters, dense=self.forward.dense)
@@ -145,7 +146,6 @@ class HFTarget:
             else self.forward
         )
         self._logits_head: nn.Module | None = None
-        self._after: dict[int, ForwardAfter] = {}  # layer -> forwards of those after it
         self._allocates_ahead = True
         self._lock = Lock()  # one forward at a time: sessions of several threads may share the target
         self._caches: list[ref[SlotCache]] = []  # also those of `on_demand`
@@ -177,26 +177,26 @@ class HFTarget:
         return int(self.model.config.get_text_config().num_hidden_layers)
 
     @property
-    def compiled(self) -> CompiledForward | GraphReplay | None:
+    def compiled(self) -> Backend | None:
         """The compiled forwards; None if the model runs eagerly."""
-        return None if isinstance(self.reader, Forward) else self.reader
+        return None if self.reader is self.forward else self.reader
 
     @property
     def torch_threads(self) -> int | None:
         """Number of torch threads during a session's steps: 1 if OpenVINO runs the model, else None, which
         leaves the number unchanged."""
         # idle torch threads spin for a while on the cores that OpenVINO's threads need
-        return 1 if isinstance(self.reader, CompiledForward) else None
+        return 1 if self.reader.outside_torch else None
 
     @property
     def sizes(self) -> Sequence[int]:
         """Numbers of tokens to which compiled forwards on a CPU are padded; empty for other forwards."""
-        return self.reader.sizes if isinstance(self.reader, CompiledForward) else ()
+        return self.reader.sizes
 
     @property
     def chain_sizes(self) -> Sequence[int]:
         """Padded sizes of forwards over a single sequence whose draft is a chain; empty if not compiled."""
-        return self.reader.chain_sizes if isinstance(self.reader, CompiledForward) else ()
+        return self.reader.chain_sizes
 
     @property
     def token_bytes(self) -> int:
@@ -222,12 +222,8 @@ class HFTarget:
                 "torch.set_default_device('cpu'); models stay on the devices they are on"
             )
         with self._lock:
-            if self.compiled:
-                cache = self.compiled.open(slots, capacity)
-            else:
-                capacity = capacity if self._allocates_ahead else 0
-                planes, in_8_bits = self.forward.planes, self.kv_cache is not None
-                cache = self.forward.cache_type(planes, slots, capacity, self.device, in_8_bits=in_8_bits)
+            ahead = self.compiled is not None or self._allocates_ahead
+            cache = self.reader.open(slots, capacity if ahead else 0)
             self._caches[:] = [ref(each) for each in (*self.caches, cache)]
         return cache
 
@@ -335,34 +331,23 @@ class HFTarget:
             tokens = torch.cat([part.to(tokens.device) for pair in parts for part in pair])
         if not rows:
             return Scores(first, torch.empty(0, self.vocab, device=self.device))
-        states, reader = None if features is None else torch.cat(list(features)), self.reader
+        states, after = None if features is None else torch.cat(list(features)), None
         if carry is not None and gap is None and not first and self._continues(carry, tree, want):
-            reader = self._layers_after(carry.layer)
+            after = carry.layer
             states = carry.hidden if layout.order is None else carry.hidden[layout.order]
-        found = self._read(reader, rows, nodes, tokens, cache, want, logits=logits, features=states)
+        found = self._read(ForwardRequest(rows, nodes, tokens, want, logits, states, after), cache)
         if gap is not None:
             for slot, length in zip(slots, gaps, strict=True):
                 cache.lengths[slot] += length
         cache.tree, cache.slots, cache.read = tree, slots, len(tree)
         return found.scores(first, layout.inverse)
 
-    def _read(
-        self,
-        reader: Forward | CompiledForward | GraphReplay,
-        rows: list[RowInputs],
-        sizes: list[int],
-        tokens: Tensor,
-        cache: SlotCache,
-        want: Want,
-        *,
-        logits: bool,
-        features: Tensor | None,
-    ) -> ForwardOutputs:
-        """One forward over these tokens, in the ids of the target that the model is fitted to."""
+    def _read(self, request: ForwardRequest, cache: SlotCache) -> ForwardOutputs:
+        """One forward over tokens in the ids of the target that the model is fitted to."""
         if self._fit is not None:
-            tokens = self._fit.readable(tokens)
+            request.tokens = self._fit.readable(request.tokens)
         with self._lock:
-            found = reader.read(rows, sizes, tokens, cache, want, logits=logits, features=features)
+            found = self.reader.read(request, cache)
         if found.logits is not None:
             found.logits = self.over_vocabulary(found.logits)
         return found
@@ -372,13 +357,7 @@ class HFTarget:
         # the outputs of the carried layer are known, its attention weights are not
         is_known = all(layer < 0 or layer >= carry.layer for layer in want.hidden)
         is_known = is_known and all(layer > carry.layer for layer in want.attention)
-        return carry.tree is tree and self.reader is self.forward and is_known
-
-    def _layers_after(self, layer: int) -> ForwardAfter:
-        """Forwards of the layers after this one, whose outputs are their input."""
-        if layer not in self._after:
-            self._after[layer] = ForwardAfter(self.forward, self.model, layer)
-        return self._after[layer]
+        return carry.tree is tree and self.reader.begins_later and is_known
 
     def continue_chain(
         self,
@@ -394,7 +373,7 @@ class HFTarget:
     ) -> tuple[list[int], Tensor] | None:
         """Implementation of core.contracts.ReadsChains, for models compiled with OpenVINO."""
         assert isinstance(cache, SlotCache)
-        if not isinstance(self.reader, CompiledForward) or cache.read:
+        if not self.reader.outside_torch or cache.read:
             return None
         length = cache.lengths[slot]
         tokens = root if gap is None else torch.cat((gap, root))
@@ -469,9 +448,7 @@ class HFTarget:
             states = (
                 torch.cat([features[index][start:end] for index, start, end in batch]) if features else None
             )
-            read = self._read(
-                self.reader, rows, sizes, tokens, cache, want, logits=want.prompt_logits, features=states
-            )
+            read = self._read(ForwardRequest(rows, sizes, tokens, want, want.prompt_logits, states), cache)
             for (index, start, end), part in zip(batch, read.split(sizes), strict=True):
                 found[index].append(part)
                 cache.lengths[slots[index]] += end - start

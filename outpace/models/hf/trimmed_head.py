@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from outpace.models.eager.private_copy import private_copy
 from outpace.models.hf.logits_head import ScaledHead
-from outpace.models.hf.private_copy import private_copy
 from outpace.models.openvino.compressed_weights import CompressedWeights, with_matrix
 
 

@@ -5,7 +5,7 @@ The tokens of all rows share one inference, up to `MAX_TOKENS` tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -15,18 +15,21 @@ import numpy
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import Choose, Ends, Want
-from outpace.models.hf.contiguous_cache import ContiguousCache
-from outpace.models.hf.eight_bits import NUM_BYTES, from_rows, to_rows
-from outpace.models.hf.forward import Forward
-from outpace.models.hf.forward_inputs import RowInputs
-from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.hf.kv_cache import Planes, PlaneShape, SlotCache
+from outpace.core.contracts import Cache, Choose, Ends
+from outpace.models.eager.cache_view import OWN_CACHE
+from outpace.models.eager.contiguous_cache import ContiguousCache
+from outpace.models.eager.eight_bits import NUM_BYTES, from_rows, to_rows
+from outpace.models.eager.forward import Forward
+from outpace.models.forward.kv_cache import Planes, PlaneShape, SlotCache
+from outpace.models.forward.outputs import ForwardOutputs
+from outpace.models.forward.request import ForwardRequest
+from outpace.models.forward.row_inputs import RowInputs
 from outpace.models.openvino.compressed_weights import CompressedWeights
 from outpace.models.openvino.export import refuse_untraceable, trace
 from outpace.models.openvino.infer_request import InferRequest, row_tokens_of
 from outpace.models.openvino.paged_attention import BLOCK_SIZE, PAGED_INPUTS
 from outpace.models.openvino.paged_cache import PagedCache
+from outpace.models.openvino.paged_view import PagedView
 from outpace.models.openvino.request_inputs import RowTokens
 from outpace.models.openvino.rotary import PositionTables
 from outpace.models.openvino.row_groups import group_rows
@@ -76,6 +79,7 @@ class CompiledForward:
     again with them."""
 
     packs = True  # prompts of several rows share one inference
+    outside_torch, begins_later = True, False
 
     def __init__(
         self,
@@ -224,42 +228,30 @@ class CompiledForward:
         if sum(storage.nbytes for storage in memory["storages"]) <= KEPT_BYTES:
             self._closed[:] = [memory]
 
-    def read(
-        self,
-        rows: list[RowInputs],
-        nodes: list[int],
-        tokens: Tensor,
-        cache: SlotCache,
-        want: Want,
-        *,
-        logits: bool,
-        features: Tensor | None = None,
-    ) -> ForwardOutputs:
-        """Run inferences over the rows' tokens, concatenated in `tokens`; returns the outputs of the last
-        `nodes[i]` tokens of row i. `features`: (N, D) of a draft head."""
+    def view(self, cache: Cache, kept: Sequence[int]) -> PagedView:
+        """The KV cache of a target, as this model made of the target's layers sees it."""
+        if isinstance(cache, PagedCache):
+            return PagedView(cache, self.planes, kept)
+        raise ValueError(OWN_CACHE)
+
+    def read(self, request: ForwardRequest, cache: SlotCache) -> ForwardOutputs:
+        """Run inferences over the rows' tokens."""
         assert isinstance(cache, PagedCache)
+        rows, want, logits = request.rows, request.want, request.logits
         # OpenVINO's sliding windows count cache positions, which differ from position ids in trees
         window = self._graph.window
-        if want.attention or (window and any(r.depths is not None and r.end > window for r in rows)):
-            return self._read_eagerly(rows, nodes, tokens, cache, want, logits=logits, features=features)
+        beyond = window and any(r.depths is not None and r.end > window for r in rows)
+        # and its attention is causal by cache position, also where a mask lets tokens see later ones
+        if beyond or want.attention or not request.is_plain or any(r.two_way for r in rows):
+            return self._read_eagerly(request, cache)
         if not want.hidden <= set(self._graph.layers):
             self._compile(tuple(sorted(want.hidden.union(self._graph.layers))))
-        if len(rows) == 1 and len(tokens) <= MAX_TOKENS:
-            request = self._request_of(cache, self._fixed_size(rows[0]))
-            return request.read(
-                row_tokens_of(rows[0], tokens, nodes[0], cache, features), logits, want.hidden
-            )
-        request = self._request_of(cache)
-        sizes = [row.end - row.start for row in rows]
-        inputs = [None] * len(rows) if features is None else features.split(sizes)
-        parts = [
-            part
-            for row, own, num, states in zip(rows, tokens.split(sizes), nodes, inputs, strict=True)
-            for part in row_tokens_of(row, own, num, cache, states)
-        ]
-        return ForwardOutputs.joined(
-            [request.read(group, logits, want.hidden) for group in group_rows(parts)]
-        )
+        if len(rows) == 1 and len(request.tokens) <= MAX_TOKENS:
+            infer = self._request_of(cache, self._fixed_size(rows[0]))
+            return infer.read(row_tokens_of(request, cache), logits, want.hidden)
+        infer = self._request_of(cache)
+        parts = [part for row in request.by_row() for part in row_tokens_of(row, cache)]
+        return ForwardOutputs.joined([infer.read(group, logits, want.hidden) for group in group_rows(parts)])
 
     def _fixed_size(self, row: RowInputs) -> int:
         """For how many tokens the graph was compiled that reads this row: the smallest fixed size that holds
@@ -298,7 +290,7 @@ class CompiledForward:
             return None
         ids = getattr(model, "draft_ids", None)
         draft_ids = None if ids is None else ids.numpy()
-        (part,) = row_tokens_of(row, tokens, 1, cache, features)
+        (part,) = row_tokens_of(ForwardRequest([row], [1], tokens, features=features), cache)
         first, then = self._fixed_size(row), 1 if 1 in self._models else 0
         chosen, logits = self._request_of(cache, first).read_chain(
             part, depth, choose, self._request_of(cache, then), state=state, draft_ids=draft_ids, ends=ends
@@ -306,18 +298,9 @@ class CompiledForward:
         cache.tokens[row.slot, row.end : row.end + len(chosen) - 1] = chosen[:-1]
         return chosen, logits
 
-    def _read_eagerly(
-        self,
-        rows: list[RowInputs],
-        nodes: list[int],
-        tokens: Tensor,
-        cache: PagedCache,
-        want: Want,
-        *,
-        logits: bool,
-        features: Tensor | None,
-    ) -> ForwardOutputs:
+    def _read_eagerly(self, request: ForwardRequest, cache: PagedCache) -> ForwardOutputs:
         """Run the eager forward on a copy of the rows' KV entries; new entries are written to `cache`."""
+        rows, tokens = request.rows, request.tokens
         longest = max(row.end for row in rows)
         planes, in_8_bits = self.forward.planes, self.cache_in_8_bits
         aside = ContiguousCache(planes, len(rows), longest, self.forward.device, in_8_bits=in_8_bits)
@@ -328,7 +311,7 @@ class CompiledForward:
             ):
                 view.copy_(from_rows(stored, view.dtype) if in_8_bits else stored)
         own = [replace(row, slot=index) for index, row in enumerate(rows)]
-        found = self.forward.read(own, nodes, tokens, aside, want, logits=logits, features=features)
+        found = self.forward.read(replace(request, rows=own), aside)
         at = 0
         for index, row in enumerate(rows):
             entries = aside.views(index, row.start, row.end)

@@ -32,8 +32,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from outpace.models.cache_folder import cache_folder
-from outpace.models.heads.draft_head import DraftHead
-from outpace.models.heads.fingerprint import model_fingerprint
+from outpace.models.fingerprint import model_fingerprint
 from outpace.models.openvino.runtime import openvino
 
 FORMATS = ("int8", "int4")
@@ -80,17 +79,18 @@ def compress(
     format: str,
     environment: Mapping[str, str] = os.environ,
     advance: Callable[[str], None] = lambda stage: None,
+    *,
+    besides: tuple[str, ...] = (),  # parameters whose names begin so stay as they are
 ) -> CompressedWeights:
-    """Compress a model's matrices, or read them from the cache, and set its parameters to these values; of a
-    draft head its own. ValueError for an unknown format, on a device other than a CPU, and for models that
+    """Compress a model's matrices, or read them from the cache, and set its parameters to these values.
+    ValueError for an unknown format, on a device other than a CPU, and for models that
     have most of their weights elsewhere, ModuleNotFoundError without OpenVINO or NNCF."""
     if format not in FORMATS:
         raise ValueError(f"there are no weights in {format}: use {' or '.join(FORMATS)}")
     if model.device.type != "cpu":
         raise ValueError(f"weights in {format} are for CPUs: use device cpu, or leave out weights")
-    ov, found = openvino(), dict(_matrices(model))
-    own_parameters = model.own.values() if isinstance(model, DraftHead) else model.parameters()
-    whole = sum(each.numel() for each in own_parameters)
+    ov, found = openvino(), dict(_matrices(model, besides))
+    whole = sum(each.numel() for name, each in model.named_parameters() if not name.startswith(besides))
     own = sum(each.weight.numel() for each in found.values())
     if own < LEAST_SHARE * whole:
         raise ValueError(
@@ -116,33 +116,11 @@ def compress(
         _write({name: _value(nodes[name]).to(each.weight.dtype) for name, each in found.items()}, values)
     map_values(model, values)
     for name, each in model.named_parameters():
-        if name not in found and not isinstance(model, DraftHead):  # whose others are the target's
+        if name not in found and not name.startswith(besides):
             each.data = each.data.clone()  # else it keeps the whole file of the checkpoint in memory
     size = sum(each.weight.numel() * each.weight.element_size() for each in found.values())
     num_bytes = (folder / FILE).with_suffix(".bin").stat().st_size
     return CompressedWeights(format, fingerprint, nodes, num_bytes, size, values)
-
-
-def weights_of_head(
-    head: DraftHead,
-    format: str | None,  # of the head's own matrices; None: they stay whole
-    target: PreTrainedModel,
-    of_target: CompressedWeights | None,
-    environment: Mapping[str, str] = os.environ,
-) -> CompressedWeights | None:
-    """The compressed matrices for a head's graph: its own, and those of the target that it uses in place, if
-    the target's are compressed. The target is not changed. Errors as in `compress`."""
-    own = None if format is None else compress(head, format, environment)
-    if of_target is None:
-        return own
-    names = {id(parameter): name for name, parameter in target.named_parameters()}
-    shared = {
-        name: of_target.nodes[names[id(parameter)]]
-        # both names of a parameter that embedding and LM head share
-        for name, parameter in head.named_parameters(remove_duplicate=False)
-        if names.get(id(parameter)) in of_target.nodes
-    }
-    return replace(of_target, nodes=shared) if own is None else replace(own, nodes={**own.nodes, **shared})
 
 
 def with_matrix(weights: CompressedWeights, name: str, weight: nn.Parameter) -> CompressedWeights:
@@ -169,14 +147,11 @@ class _Matrix:
         return self.weight.shape[0 if self.transposed else 1]
 
 
-def _matrices(model: PreTrainedModel) -> Iterator[tuple[str, _Matrix]]:
-    """Name and matrix of each linear layer and embedding; a weight that two of them share is named once. Of a
-    draft head those of its compiled forward that are its own."""
-    seen: set[int] = set()
+def _matrices(model: PreTrainedModel, besides: tuple[str, ...]) -> Iterator[tuple[str, _Matrix]]:
+    """Name and matrix of each linear layer and embedding, but of those whose names begin with one of
+    `besides`; a weight that two of them share is named once."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    if isinstance(model, DraftHead):
-        skipped = (*model.from_target, *model.before_forward)
-        seen = {key for key, name in names.items() if name.startswith(skipped)}
+    seen = {key for key, name in names.items() if name.startswith(besides)}
     for module in model.modules():
         weight = getattr(module, "weight", None)
         if not isinstance(module, nn.Linear | nn.Embedding | Conv1D) or id(weight) in seen or weight is None:

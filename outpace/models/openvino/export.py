@@ -24,8 +24,8 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import causal_mask_function
 
 from outpace.models.cache_argument import CACHE_ARGUMENT, cache_argument
-from outpace.models.hf.captures import OutputCapture
-from outpace.models.hf.kv_cache import Planes
+from outpace.models.eager.captures import OutputCapture
+from outpace.models.forward.kv_cache import Planes
 from outpace.models.openvino.paged_attention import PAGED_INPUTS
 
 NAME = "outpace_graph"

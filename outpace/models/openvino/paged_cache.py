@@ -14,7 +14,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from outpace.models.hf.kv_cache import Planes, SlotCache
+from outpace.models.forward.kv_cache import Planes, SlotCache
 from outpace.models.openvino.block_tables import PADDING, BlockTables
 from outpace.models.openvino.paged_attention import BLOCK_SIZE
 

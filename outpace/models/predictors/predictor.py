@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from outpace.core.contracts import Target, TargetWithLayers
-from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.fingerprint import target_fingerprint
 
 
 class PredictorError(ValueError):

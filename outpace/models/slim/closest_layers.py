@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outpace.core.contracts import Cache, Want
+from outpace.core.contracts import Cache
 from outpace.core.skip_set import SkipSet
-from outpace.models.hf.forward import Forward
-from outpace.models.hf.kv_cache import EagerCache
+from outpace.models.eager.forward import Forward
+from outpace.models.eager.skipped_modules import check_attention
+from outpace.models.forward.kv_cache import EagerCache
+from outpace.models.forward.request import ForwardRequest
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.reread_inputs import RereadInputs
-from outpace.models.slim.skipped_modules import check_attention
 from outpace.models.slim.slim_table import SlimTable
 from outpace.models.table import TableCache, TableTarget
 
@@ -72,7 +73,9 @@ class ClosestLayers(Forward):
                 self.captures.layer(layer).register_forward_hook(choose, with_kwargs=True) for layer in layers
             ]
             try:
-                self._run(inputs, [size], torch.full((size,), token), Want(), False, None)
+                self._run(
+                    inputs, ForwardRequest(inputs.rows, [size], torch.full((size,), token), logits=False)
+                )
             finally:
                 for hook in hooks:
                     hook.remove()

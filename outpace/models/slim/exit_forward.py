@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from outpace.core.contracts import Want
-from outpace.models.hf.forward import Forward
-from outpace.models.hf.forward_inputs import RowInputs
-from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.hf.kv_cache import SlotCache
+from outpace.models.eager.forward import Forward
+from outpace.models.forward.kv_cache import SlotCache
+from outpace.models.forward.outputs import ForwardOutputs
+from outpace.models.forward.request import ForwardRequest
 from outpace.models.hf.logits_head import ScaledHead
 from outpace.models.predictors.exits.predictor import ExitPredictor, features
 from outpace.models.slim.exit_head import ExitHead
@@ -78,25 +77,15 @@ class ExitForward(PartialForward):
         self.num_checks = 0  # predictions made
         self._probs = WeakKeyDictionary[PartialRun, dict[int, Tensor]]()  # token -> of the last check
 
-    def read(
-        self,
-        rows: list[RowInputs],
-        nodes: list[int],
-        tokens: Tensor,
-        cache: SlotCache,
-        want: Want,
-        *,
-        logits: bool,
-        features: Tensor | None = None,
-    ) -> ForwardOutputs:
+    def read(self, request: ForwardRequest, cache: SlotCache) -> ForwardOutputs:
         given = self.candidates
-        if given is None or self.packs or len(rows) == 1:
-            return super().read(rows, nodes, tokens, cache, want, logits=logits, features=features)
+        if given is None or self.packs or len(request.rows) == 1:
+            return super().read(request, cache)
         found = list[ForwardOutputs]()
         try:  # one forward for each row, with the candidates after its token
-            for row, num, token, own in zip(rows, nodes, tokens.split(1), given.split(1), strict=True):
+            for each, own in zip(request.by_row(), given.split(1), strict=True):
                 self.candidates = own
-                found.append(super().read([row], [num], token, cache, want, logits=logits))
+                found.append(super().read(each, cache))
         finally:
             self.candidates = given
         return ForwardOutputs.joined(found)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from outpace.models.draft_vocabulary import over_vocabulary
+from outpace.models.eager.attention import EAGER
+from outpace.models.eager.captures import OutputCapture
+from outpace.models.eager.private_copy import private_copy
 from outpace.models.heads.head_model import HeadModel
-from outpace.models.hf.attention import EAGER
-from outpace.models.hf.captures import OutputCapture
-from outpace.models.hf.private_copy import private_copy
 from outpace.models.hf.target import HFTarget
 from outpace.models.predictors.exits.predictor import NUM_CANDIDATES, features
 from outpace.models.slim.exit_forward import RECENT, ExitRule

@@ -14,9 +14,9 @@ from torch import Tensor
 from outpace.core.contracts import NOTHING, Cache, Carry, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.draft_vocabulary import over_vocabulary
+from outpace.models.forward.kv_cache import EagerCache
+from outpace.models.forward.outputs import ForwardOutputs
 from outpace.models.heads.head_model import HeadModel
-from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.hf.kv_cache import EagerCache
 from outpace.models.hf.target import HFTarget
 from outpace.models.predictors.exits.predictor import NUM_CANDIDATES
 from outpace.models.slim.exit_forward import ExitForward

@@ -19,12 +19,11 @@ from torch import Tensor
 
 from outpace.core.contracts import Target, Want
 from outpace.core.skip_set import SkipSet
-from outpace.models.hf.forward import Forward
-from outpace.models.hf.kv_cache import SlotCache
+from outpace.models.eager.forward import Forward, ForwardAfter
+from outpace.models.eager.skipped_modules import check_attention, skip
+from outpace.models.forward.kv_cache import SlotCache
 from outpace.models.hf.target import HFTarget
-from outpace.models.slim.forward_after import ForwardAfter
 from outpace.models.slim.make import exit_logits
-from outpace.models.slim.skipped_modules import check_attention, skip
 from outpace.models.slim.slim_table import SlimTable
 from outpace.models.table import TableTarget
 
@@ -111,7 +110,7 @@ class LayerRange(HFTarget):
         check_attention(model.forward)
         self.__dict__.update(model.__dict__)  # the same model, limits, weights and list of caches
         whole = model.forward
-        forward = ForwardAfter(whole, model.model, begin - 1) if begin else Forward(model.model)
+        forward = ForwardAfter(whole, begin - 1) if begin else Forward(model.model)
         skip(forward.model, SkipSet.of_layers(range(end, self.num_layers)), forward.one_token())
         forward.planes, _ = whole.planes.only(range(begin, end))
         forward.packs, forward.dense = whole.packs, whole.dense

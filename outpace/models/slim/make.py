@@ -11,6 +11,7 @@ from torch import Tensor
 from outpace.core.contracts import Cache, ReadsTargetCache, Reference, Target
 from outpace.core.skip_set import SkipSet
 from outpace.models.adapter import EXIT_LAYER
+from outpace.models.eager.skipped_modules import weights_without
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.predictors.exits.predictor import ExitPredictor
@@ -23,7 +24,6 @@ from outpace.models.slim.partial_target import SavingTarget, check_eager
 from outpace.models.slim.saving_forward import SavingForward
 from outpace.models.slim.saving_reference import SavingReference
 from outpace.models.slim.savings import Savings
-from outpace.models.slim.skipped_modules import weights_without
 from outpace.models.slim.slim_table import SlimTable, TableReference
 from outpace.models.slim.slim_target import SlimTarget
 from outpace.models.slim.switched_target import SwitchedLayers, SwitchedTarget

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from outpace.core.contracts import Want
-from outpace.models.hf.attention import RowMasks
-from outpace.models.hf.forward import Forward
-from outpace.models.hf.forward_inputs import ForwardInputs
-from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.hf.kv_cache import Planes, PlaneShape
-from outpace.models.slim.skipped_modules import check_attention, num_outputs
+from outpace.models.eager.attention import RowMasks
+from outpace.models.eager.forward import Forward
+from outpace.models.eager.forward_inputs import ForwardInputs
+from outpace.models.eager.skipped_modules import check_attention, num_outputs
+from outpace.models.forward.kv_cache import Planes, PlaneShape
+from outpace.models.forward.outputs import ForwardOutputs
+from outpace.models.forward.request import ForwardRequest
 from outpace.models.slim.some_tokens import OnlyStores, SomeTokens, Stored, masks_of
 from outpace.models.slim.token_records import TokenRecords, records_of
 
@@ -138,27 +138,19 @@ class PartialForward(Forward):
         """Whether tokens that have left get keys and values in later layers."""
         return False
 
-    def _run(
-        self,
-        inputs: ForwardInputs,
-        nodes: list[int],
-        tokens: Tensor,
-        want: Want,
-        logits: bool,
-        features: Tensor | None,
-    ) -> ForwardOutputs:
-        if want.attention:
+    def _run(self, inputs: ForwardInputs, request: ForwardRequest) -> ForwardOutputs:
+        if request.want.attention:
             raise ValueError("tokens that have left have no attention weights: use a method that needs none")
         cache = inputs.cache
         records = [records_of(cache, row.slot, row.end, self.num_layers) for row in inputs.rows]
         run = self._now = PartialRun(inputs, self.num_layers, records)
         try:
-            found = super()._run(inputs, nodes, tokens, want, logits, features)
+            found = super()._run(inputs, request)
         finally:
             self._now = None
         self.work.tokens += run.num_tokens
         kept = self.kept(run)
-        ids = tokens.to(run.depth)
+        ids = request.tokens.to(run.depth)
         for index, (row, each) in enumerate(zip(inputs.rows, records, strict=True)):
             each.depth[row.start : row.end] = run.by_row(run.depth)[index]
             each.tokens[row.start : row.end] = run.by_row(ids)[index]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from threading import Lock
 
 from outpace.core.contracts import Cache
-from outpace.models.hf.kv_cache import EagerCache, SlotCache
+from outpace.models.forward.kv_cache import EagerCache, SlotCache
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.partial_forward import PartialForward, Work
 from outpace.models.slim.token_records import RecordingView

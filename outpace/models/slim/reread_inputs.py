@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outpace.models.hf.eight_bits import rounded
-from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
-from outpace.models.hf.kv_cache import EagerCache
+from outpace.models.eager.eight_bits import rounded
+from outpace.models.eager.forward_inputs import ForwardInputs
+from outpace.models.forward.kv_cache import EagerCache
+from outpace.models.forward.row_inputs import RowInputs
 
 
 class RereadInputs(ForwardInputs):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from outpace.models.hf.forward import Forward
+from outpace.models.eager.forward import Forward
 from outpace.models.slim.partial_forward import PartialForward, PartialRun
 from outpace.models.slim.savings import Savings, bits, distance, entropy, quantized
 

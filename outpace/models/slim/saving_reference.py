@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outpace.models.hf.attention import EAGER
-from outpace.models.hf.captures import OutputCapture
-from outpace.models.hf.private_copy import private_copy
+from outpace.models.eager.attention import EAGER
+from outpace.models.eager.captures import OutputCapture
+from outpace.models.eager.private_copy import private_copy
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.savings import Savings, bits, distance, entropy, quantized
 

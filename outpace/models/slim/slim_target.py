@@ -10,14 +10,11 @@ from torch import Tensor
 from outpace.core.contracts import Cache, Want
 from outpace.core.skip_set import SkipSet
 from outpace.core.tree import TokenTree
-from outpace.models.compiling import compiled
-from outpace.models.hf.forward import Forward
-from outpace.models.hf.kv_cache import EagerCache, SlotCache
+from outpace.models.eager.forward import Forward
+from outpace.models.eager.skipped_modules import check_attention, check_residual, check_sharing, skip
+from outpace.models.forward.kv_cache import SlotCache
+from outpace.models.hf.compiling import compiled
 from outpace.models.hf.target import HFTarget
-from outpace.models.openvino.compiled import CompiledForward
-from outpace.models.openvino.paged_cache import PagedCache
-from outpace.models.slim.cache_view import EagerView, PagedView
-from outpace.models.slim.skipped_modules import check_attention, check_residual, check_sharing, skip
 
 
 class SlimTarget(HFTarget):
@@ -46,7 +43,7 @@ class SlimTarget(HFTarget):
         forward.packs, forward.dense = whole.packs, whole.dense
         self.forward = self.reader = forward
         self._shares_keys = whole.shares_keys
-        if isinstance(target.reader, CompiledForward):
+        if target.reader.outside_torch:
             self.reader = compiled(
                 forward,
                 trees=not self.chains_only,
@@ -77,8 +74,4 @@ class SlimTarget(HFTarget):
 
     def view(self, cache: Cache) -> SlotCache:
         """The target's cache as this model sees it. ValueError for the cache of another model."""
-        if isinstance(cache, PagedCache) and isinstance(self.reader, CompiledForward):
-            return PagedView(cache, self.reader.planes, self._kept)
-        if isinstance(cache, EagerCache) and not isinstance(self.reader, CompiledForward):
-            return EagerView(cache)
-        raise ValueError("the layers of a target read the target's own KV cache, compiled as the target is")
+        return self.reader.view(cache, self._kept)

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outpace.models.hf.attention import RowMasks
-from outpace.models.hf.eight_bits import rounded
-from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
+from outpace.models.eager.attention import RowMasks
+from outpace.models.eager.eight_bits import rounded
+from outpace.models.eager.forward_inputs import ForwardInputs, RowMask
+from outpace.models.forward.row_inputs import RowInputs
 
 
 class SomeTokens(ForwardInputs):

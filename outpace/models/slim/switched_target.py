@@ -10,17 +10,15 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import Cache, Want
+from outpace.core.contracts import Cache
 from outpace.core.skip_set import SkipSet
-from outpace.models.hf.forward import Forward
-from outpace.models.hf.forward_inputs import RowInputs
-from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.hf.kv_cache import EagerCache, SlotCache
+from outpace.models.eager.forward import Forward
+from outpace.models.eager.skipped_modules import Switch, check_attention, check_residual
+from outpace.models.forward.kv_cache import EagerCache, SlotCache
+from outpace.models.forward.outputs import ForwardOutputs
+from outpace.models.forward.request import ForwardRequest
 from outpace.models.hf.target import HFTarget
-from outpace.models.openvino.compiled import CompiledForward
-from outpace.models.slim.cache_view import EagerView
 from outpace.models.slim.reread_inputs import RereadInputs
-from outpace.models.slim.skipped_modules import Switch, check_attention, check_residual
 
 
 class SwitchedLayers(Forward):
@@ -29,7 +27,7 @@ class SwitchedLayers(Forward):
 
     def __init__(self, target: HFTarget) -> None:
         """ValueError for a model that is compiled with OpenVINO, or that has no list of layers."""
-        if isinstance(target.reader, CompiledForward):
+        if target.reader.outside_torch:
             raise ValueError(
                 "a model compiled with OpenVINO cannot skip other layers from step to step: leave out "
                 "compile, or use layerskip"
@@ -65,7 +63,7 @@ class SwitchedLayers(Forward):
         """Logits after each of these tokens, which follow the first `base` committed tokens of a slot. The
         caller holds the lock."""
         inputs = RereadInputs(cache, slot, base, len(tokens), siblings=False, dense=self.dense)
-        logits = self._run(inputs, [len(tokens)], tokens, Want(), True, None).logits
+        logits = self._run(inputs, ForwardRequest(inputs.rows, [len(tokens)], tokens)).logits
         assert logits is not None
         return logits
 
@@ -91,9 +89,7 @@ class SwitchedTarget(HFTarget):
 
     def view(self, cache: Cache) -> SlotCache:
         """The target's cache as this model sees it. ValueError for the cache of another model."""
-        if isinstance(cache, EagerCache):
-            return EagerView(cache)
-        raise ValueError("the layers of a target read the target's own KV cache")
+        return self.reader.view(cache, ())
 
     def reread(self, cache: Cache, slot: int, text: Tensor, begin: int) -> Tensor:  # (T,) -> (T - begin, V)
         """Logits after each token of a committed text from index `begin` on. The entries of the tokens before
@@ -111,16 +107,6 @@ class _Chosen(Forward):
         self.__dict__.update(layers.__dict__)
         self._layers, self._skip_set = layers, skip_set
 
-    def read(
-        self,
-        rows: list[RowInputs],
-        nodes: list[int],
-        tokens: Tensor,
-        cache: SlotCache,
-        want: Want,
-        *,
-        logits: bool,
-        features: Tensor | None = None,
-    ) -> ForwardOutputs:
+    def read(self, request: ForwardRequest, cache: SlotCache) -> ForwardOutputs:
         self._layers.without(self._skip_set)
-        return super().read(rows, nodes, tokens, cache, want, logits=logits, features=features)
+        return super().read(request, cache)

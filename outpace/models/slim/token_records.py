@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outpace.models.hf.kv_cache import EagerCache
-from outpace.models.slim.cache_view import EagerView
+from outpace.models.eager.cache_view import EagerView
+from outpace.models.forward.kv_cache import EagerCache
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -14,8 +14,8 @@ from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.models.heads.trimmed_draft import TrimmedDraft
 from outpace.models.table import TableTarget
-from outpace.models.trimmed_draft import TrimmedDraft
 from outpace.sampling.warp import warp
 
 KEPT = (0, 2)

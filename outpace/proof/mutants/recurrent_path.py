@@ -10,11 +10,11 @@ from dataclasses import replace
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.models.hf import recurrent_forward
-from outpace.models.hf.recurrent_cache import RecurrentCache
-from outpace.models.hf.recurrent_forward import RecurrentForward
-from outpace.models.hf.recurrent_layer import RowReading
-from outpace.models.hf.recurrent_states import LayerStates, States
+from outpace.models.eager import recurrent_forward
+from outpace.models.eager.recurrent_cache import RecurrentCache
+from outpace.models.eager.recurrent_forward import RecurrentForward
+from outpace.models.eager.recurrent_layer import RowReading
+from outpace.models.eager.recurrent_states import LayerStates, States
 from outpace.proof.models import Models
 from outpace.proof.mutants.transformers_path import TransformersMutant
 from outpace.verifiers.rejection import Rejection

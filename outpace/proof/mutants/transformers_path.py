@@ -26,13 +26,14 @@ from outpace.drafters.model.adapter_drafter import AdapterDrafter, AdapterReader
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import grow
 from outpace.drafters.model.self_draft import SelfDraft
+from outpace.models.eager.cache_view import EagerView
+from outpace.models.eager.forward_inputs import ForwardInputs, RowMask
+from outpace.models.forward.kv_cache import SlotCache
+from outpace.models.forward.outputs import ForwardOutputs
+from outpace.models.forward.row_inputs import RowInputs
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.kangaroo.head import untrained_kangaroo
-from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs, RowMask
-from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.hf.kv_cache import SlotCache
 from outpace.models.hf.target import HFTarget
-from outpace.models.slim.cache_view import EagerView
 from outpace.models.slim.make import num_layers, without
 from outpace.models.slim.partial_forward import PartialRun
 from outpace.models.slim.reread_inputs import RereadInputs

@@ -24,7 +24,7 @@ from outpace.drafters.model.grow import grow
 from outpace.drafters.model.kept_tokens import kept_tokens
 from outpace.indexes.store import TokenCountsFile
 from outpace.models.heads.eagle.kind import EagleModel
-from outpace.models.trimmed_draft import trimmed_head
+from outpace.models.heads.trimmed_draft import trimmed_head
 from outpace.verifiers.rejection import Rejection
 
 

@@ -17,7 +17,7 @@ from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.kept_tokens import kept_tokens
 from outpace.indexes.store import TokenCountsFile
-from outpace.models.trimmed_draft import trimmed_draft
+from outpace.models.heads.trimmed_draft import trimmed_draft
 from outpace.verifiers.rejection import Rejection
 
 

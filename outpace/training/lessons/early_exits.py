@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from outpace.models.hf.captures import OutputCapture
+from outpace.models.eager.captures import OutputCapture
 from outpace.models.slim.exit_head import ExitHead
 from outpace.models.slim.exits import default_thresholds
 from outpace.training import losses

@@ -15,6 +15,7 @@ from torch import Tensor
 import outpace
 from outpace.api.opener import ModelOpener
 from outpace.core.contracts import Want
+from outpace.models.heads.compressed import compress_head, weights_of_head
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.formats.folder import load_head, save_head
@@ -25,7 +26,7 @@ from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.names import resolve
 from outpace.models.openvino import compiled
-from outpace.models.openvino.compressed_weights import GROUP, CompressedWeights, compress, weights_of_head
+from outpace.models.openvino.compressed_weights import GROUP, CompressedWeights, compress
 from tests.models.heads.conftest import disturbed
 from tests.tiers import only
 
@@ -134,9 +135,9 @@ def test_compiled_logits_are_those_of_the_compressed_head(
 def test_matrices_outside_the_graph_stay_whole(
     made: Callable[[str], DraftHead], environment: dict[str, str]
 ) -> None:
-    weights = compress(made("eagle3"), "int4", environment)
+    weights = compress_head(made("eagle3"), "int4", environment)
     assert "lm_head.weight" in weights.nodes and "fc.weight" not in weights.nodes
-    assert "fc.weight" in compress(made("eagle"), "int4", environment).nodes
+    assert "fc.weight" in compress_head(made("eagle"), "int4", environment).nodes
 
 
 @pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -172,7 +173,7 @@ def test_a_head_that_compresses_its_target_is_noticed(
     """The check of the tests above against the mistake that it is for."""
     head, before = made("eagle"), copies(target)
     monkeypatch.setattr(type(head), "from_target", ())
-    compress(head, "int8", environment)
+    compress_head(head, "int8", environment)
     assert not is_unchanged(target, before)
 
 

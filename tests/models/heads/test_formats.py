@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from outpace.core.tree import Forest, TokenTree
+from outpace.models.fingerprint import KEY as FINGERPRINT
+from outpace.models.fingerprint import target_fingerprint
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle3.head import Eagle3Head, default_taps
-from outpace.models.heads.fingerprint import KEY as FINGERPRINT
-from outpace.models.heads.fingerprint import target_fingerprint
 from outpace.models.heads.formats.files import HeadFileError
 from outpace.models.heads.formats.folder import load_head, save_head
 from outpace.models.heads.head_model import HeadModel

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from outpace.models.forward_memory import ForwardMemory
+from outpace.models.fingerprint import target_fingerprint
 from outpace.models.heads.draft_head import head_config
 from outpace.models.heads.eagle.head import untrained_eagle
-from outpace.models.heads.fingerprint import target_fingerprint
+from outpace.models.hf.forward_memory import ForwardMemory
 from outpace.models.hf.target import HFTarget
 from tests.models.conftest import SHARED_KEYS, build
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from outpace.core.contracts import TargetWithLayers
-from outpace.models.heads.fingerprint import KEY
+from outpace.models.fingerprint import KEY
 from outpace.models.heads.formats.files import HeadFileError
 from outpace.models.heads.formats.folder import load_head, save_head
 from outpace.models.heads.hydra.head import HydraHead, untrained_hydra

@@ -17,10 +17,10 @@ from torch.nn import functional
 from outpace.api.model import Model
 from outpace.api.opener import ModelOpener
 from outpace.core.contracts import Prompt, Want
+from outpace.models.fingerprint import KEY
 from outpace.models.heads.draft_head import DraftHead, head_config, random_weights
 from outpace.models.heads.eagle.head import EagleHead
 from outpace.models.heads.eagle3.head import Eagle3Head
-from outpace.models.heads.fingerprint import KEY
 from outpace.models.heads.formats.folder import load_head, save_head
 from outpace.models.heads.self_check import SelfCheck, self_check
 from outpace.models.hf.target import HFTarget

@@ -18,9 +18,10 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
+from outpace.models.fingerprint import target_fingerprint
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle.kind import EagleModel
-from outpace.models.heads.fingerprint import head_fingerprint, target_fingerprint
+from outpace.models.heads.fingerprint import head_fingerprint
 from outpace.models.heads.formats.folder import load_head, save_head
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget

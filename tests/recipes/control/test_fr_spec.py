@@ -24,12 +24,13 @@ from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Read, grow
 from outpace.indexes import store
 from outpace.indexes.token_counts import TokenCounts
+from outpace.models.heads.compressed import weights_of_head
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle.kind import EagleModel
 from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.trimmed_draft import trimmed_head
 from outpace.models.hf.target import HFTarget
-from outpace.models.openvino.compressed_weights import compress, weights_of_head
-from outpace.models.trimmed_draft import trimmed_head
+from outpace.models.openvino.compressed_weights import compress
 from outpace.proof.decode_all import texts
 from outpace.recipes.control.fr_spec import fr_spec
 from outpace.recipes.heads.eagle2 import eagle2

@@ -183,6 +183,6 @@ def test_folders_that_cannot_be_used_are_named(tiny, loaded, tmp_path: Path) -> 
 
 
 def fingerprint_of(model: outpace.Model) -> str:
-    from outpace.models.heads.fingerprint import target_fingerprint
+    from outpace.models.fingerprint import target_fingerprint
 
     return target_fingerprint(model.target)

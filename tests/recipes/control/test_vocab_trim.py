@@ -16,9 +16,9 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.drafters.model.kept_tokens import kept_tokens
 from outpace.indexes import store
 from outpace.indexes.token_counts import TokenCounts
+from outpace.models.heads.trimmed_draft import TrimmedDraft
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
-from outpace.models.trimmed_draft import TrimmedDraft
 from outpace.proof.decode_all import texts
 from outpace.proof.models import transformers_models
 from outpace.recipes.base.speculative_sampling import speculative_sampling

@@ -15,8 +15,9 @@ from outpace.core.contracts import Context, Draft, Parts, Plan, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.decode import DRAFT_NODES, Session
-from outpace.models.hf.contiguous_cache import ContiguousCache
-from outpace.models.hf.forward_inputs import RowInputs
+from outpace.models.eager.contiguous_cache import ContiguousCache
+from outpace.models.forward.kv_cache import SlotCache
+from outpace.models.forward.request import ForwardRequest
 from outpace.models.hf.target import HFTarget
 from outpace.models.openvino.paged_attention import BLOCK_SIZE
 from outpace.models.openvino.paged_cache import PagedCache
@@ -106,10 +107,11 @@ def test_a_padded_batch_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(target, HFTarget)
     read = target.forward.read
 
-    def padded(rows: list[RowInputs], nodes: list[int], tokens: torch.Tensor, *rest, **more):
-        longest = max(row.end - row.start for row in rows)
-        target.forward.model.get_input_embeddings()(tokens.new_zeros(longest * len(rows) - len(tokens)))
-        return read(rows, nodes, tokens, *rest, **more)
+    def padded(request: ForwardRequest, cache: SlotCache):
+        tokens, sizes = request.tokens, request.sizes
+        padding = tokens.new_zeros(max(sizes) * len(sizes) - len(tokens))
+        target.forward.model.get_input_embeddings()(padding)
+        return read(request, cache)
 
     monkeypatch.setattr(target.forward, "read", padded)
     parts = Parts(target, Lengths(0, 3, 7), Match(), Fixed(7))

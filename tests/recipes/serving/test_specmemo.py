@@ -22,7 +22,7 @@ from outpace.core.contracts import Context, Parts, Plan, Shape, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.models.hf.contiguous_cache import BLOCK, ContiguousCache
+from outpace.models.eager.contiguous_cache import BLOCK, ContiguousCache
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
@@ -172,9 +172,9 @@ def test_prompts_are_read_in_parts_that_fit_and_give_the_same_text() -> None:
     for model, found in sizes.items():
         read = model.reader.read
 
-        def watched(rows, nodes, *rest, read=read, found=found, **given):
-            found.add(sum(row.end - row.start for row in rows))
-            return read(rows, nodes, *rest, **given)
+        def watched(request, cache, read=read, found=found):
+            found.add(sum(request.sizes))
+            return read(request, cache)
 
         model.reader.read = watched
     rows = [prompt.tolist() for prompt in prompts(300, 90)]

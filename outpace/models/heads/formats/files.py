@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.adapter import CONFIG as ADAPTER
-from outpace.models.heads.fingerprint import KEY, target_fingerprint
+from outpace.models.fingerprint import KEY, target_fingerprint
 
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 PARTS = "model.safetensors.index.json"  # of weights in several files, as those of large models

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from outpace.core.contracts import TargetWithLayers
+from outpace.models.fingerprint import KEY, target_fingerprint
 from outpace.models.heads.draft_head import DraftHead, make_ready
-from outpace.models.heads.fingerprint import KEY, head_fingerprint, target_fingerprint
+from outpace.models.heads.fingerprint import head_fingerprint
 from outpace.models.heads.formats.fields import check_fields
 from outpace.models.heads.formats.files import (
     CONFIG,

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from outpace.core.contracts import TargetWithLayers
-from outpace.models.heads.fingerprint import KEY
+from outpace.models.fingerprint import KEY
 from outpace.models.heads.formats.files import WEIGHTS, HeadFileError, Tensors
 
 TOKEN_MAP = "token_map"  # tensor with the ids of a reduced draft vocabulary

@@ -12,13 +12,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from outpace.models.eager.captures import OutputCapture
+from outpace.models.eager.skipped_modules import check_attention
 from outpace.models.heads.draft_head import DraftHead, head_config
 from outpace.models.heads.kangaroo.head import KangarooHead, default_early_layers
 from outpace.models.heads.kangaroo.kind import KIND
-from outpace.models.hf.captures import OutputCapture
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import num_layers
-from outpace.models.slim.skipped_modules import check_attention
 from outpace.training import losses
 from outpace.training.config import TrainConfig
 from outpace.training.exit_methods import check_exit

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from outpace.models.hf.captures import OutputCapture
+from outpace.models.eager.captures import OutputCapture
 from outpace.models.predictors.hidden_state.predictor import KIND, HiddenStatePredictor
 from outpace.training.config import Predictor, TrainConfig
 from outpace.training.features import Batch

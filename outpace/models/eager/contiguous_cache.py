@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.common_length import common_length
-from outpace.models.hf.kv_cache import EagerCache, Planes
+from outpace.models.forward.kv_cache import EagerCache, Planes
 
 BLOCK = 64  # cache positions by which a slot of a cache with capacity 0 grows
 MAX_RETAINED = 512  # retained texts: each new request is compared with all of them

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from outpace.core.skip_set import SkipSet
-from outpace.models.hf.captures import OutputCapture
-from outpace.models.hf.forward import Forward
+from outpace.models.eager.captures import OutputCapture
+
+if TYPE_CHECKING:
+    from outpace.models.eager.forward import Forward
 
 # parts of class names by which the modules of a layer are recognised
 ATTENTION = ("attention", "attn")

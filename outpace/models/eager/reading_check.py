@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import NOTHING
-from outpace.models.hf.forward_inputs import RowInputs
-from outpace.models.hf.kv_cache import EagerCache
+from outpace.models.forward.kv_cache import EagerCache
+from outpace.models.forward.request import ForwardRequest
+from outpace.models.forward.row_inputs import RowInputs
 
 if TYPE_CHECKING:
-    from outpace.models.hf.forward import Forward
+    from outpace.models.eager.forward import Forward
 
 # relative differences of logits that are attributed to rounding: in 16 bits the rounding of many layers adds
 # up, and other experts may be chosen
@@ -38,7 +38,7 @@ def _read(forward: Forward, cache: EagerCache, parts: Sequence[Part]) -> Tensor:
         rows.append(RowInputs(slot, start, end, start, top=end - 1))
     sizes = [len(tokens) for _, _, tokens in parts]
     together = torch.cat([tokens for _, _, tokens in parts])
-    found = forward.read(rows, sizes, together, cache, NOTHING, logits=True).logits
+    found = forward.read(ForwardRequest(rows, sizes, together), cache).logits
     assert found is not None
     return found.clone()
 

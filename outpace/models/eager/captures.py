@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from outpace.models.hf.forward_inputs import RowInputs
+from outpace.models.forward.row_inputs import RowInputs
 
 
 class OutputCapture:

@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, LinearAttentionLayer
 
-from outpace.core.contracts import NOTHING, Want
-from outpace.models.hf.forward import Forward
-from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
-from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.hf.probe import ProbeCache
-from outpace.models.hf.recurrent_cache import RecurrentCache
-from outpace.models.hf.recurrent_layer import LayerCall, RecurrentLayer, RowReading
-from outpace.models.hf.recurrent_states import LayerStates, States, copied, fresh_states
+from outpace.models.eager.forward import Forward
+from outpace.models.eager.forward_inputs import ForwardInputs
+from outpace.models.eager.probe import ProbeCache
+from outpace.models.eager.recurrent_cache import RecurrentCache
+from outpace.models.eager.recurrent_layer import LayerCall, RecurrentLayer, RowReading
+from outpace.models.eager.recurrent_states import LayerStates, States, copied, fresh_states
+from outpace.models.forward.outputs import ForwardOutputs
+from outpace.models.forward.request import ForwardRequest
+from outpace.models.forward.row_inputs import RowInputs
 from outpace.models.unsupported import own_states
 
 # relative differences that `check` attributes to rounding: of one layer in 16 bits and in more, and of
@@ -97,16 +98,13 @@ class RecurrentForward(Forward):
             for layer in self._layers.values():
                 layer.rows = ()
 
-    def _run(
-        self,
-        inputs: ForwardInputs,
-        nodes: list[int],
-        tokens: Tensor,
-        want: Want,
-        logits: bool,
-        features: Tensor | None,
-    ) -> ForwardOutputs:
+    def _run(self, inputs: ForwardInputs, request: ForwardRequest) -> ForwardOutputs:
         cache = inputs.cache
+        if any(row.two_way for row in request.rows):
+            raise ValueError(
+                f"{type(self.model).__name__} has recurrent layers, which read tokens in order: no block of "
+                "tokens can see one another"
+            )
         assert isinstance(cache, RecurrentCache)
         before = [self._states(cache, row.slot, row.start) for row in inputs.rows]
         after = [
@@ -117,7 +115,7 @@ class RecurrentForward(Forward):
             begin, end = end, end + row.end - row.start
             readings.append(RowReading(begin, end, self._by_layer(states.layers)))
         with self._reading(readings):
-            found = super()._run(inputs, nodes, tokens, want, logits, features)
+            found = super()._run(inputs, request)
         for row, reading, old, new in zip(inputs.rows, readings, before, after, strict=True):
             old.calls = reading.calls if reading.end - reading.begin > 1 else {}
             cache.keep(row.slot, old, new)
@@ -150,7 +148,7 @@ class RecurrentForward(Forward):
             cache.reserve(slot, end)
             cache.lengths[slot] = start
             row = RowInputs(slot, start, end, start, top=end - 1)
-            found = self.read([row], [1], tokens, cache, NOTHING, logits=True).logits
+            found = self.read(ForwardRequest([row], [1], tokens), cache).logits
             assert found is not None
             return found[0]
 

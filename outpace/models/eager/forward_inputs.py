@@ -8,33 +8,19 @@ Letters: N tokens of all rows, n tokens of one row, T cache positions of one row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers.cache_utils import Cache
 from transformers.masking_utils import causal_mask_function
 
-from outpace.models.hf.eight_bits import rounded
-from outpace.models.hf.kv_cache import MAX_SLICED_MASK, EagerCache
-
-
-@dataclass(eq=False, slots=True)
-class RowInputs:
-    """The n tokens of one row in a forward, whose keys and values are written to a slot of the KV cache."""
-
-    slot: int
-    start: int  # cache position of the first token
-    end: int  # cache position after the last token
-    base: int  # cache positions before `base` hold committed tokens, visible to every draft node
-    depths: Tensor | None = None  # (end - base,) depths of all nodes of the row's tree so far; None: a chain
-    visible: Tensor | None = (
-        None  # (end - base, end - base) bool, which nodes (columns) each node (row) attends to; None: chain
-    )
-    top: int = 0  # largest position id of the row's tokens
+from outpace.models.eager.eight_bits import rounded
+from outpace.models.eager.own_inputs import OwnInputs, Rule
+from outpace.models.forward.kv_cache import MAX_SLICED_MASK, EagerCache
+from outpace.models.forward.row_inputs import RowInputs
 
 
 @dataclass(eq=False, slots=True)
@@ -62,6 +48,16 @@ class RowMask:
             self._folded = mask.repeat(groups, 1)
         return self._folded
 
+    def additive(self, row: RowInputs, dtype: torch.dtype, device: Any) -> Tensor:  # (1, 1, n, end)
+        """The mask as values to add to the attention scores of the row's tokens: 0 or the dtype's minimum."""
+        mask = self.on(device)
+        if mask is None:
+            count = torch.arange(row.end, device=device)
+            mask = count <= count[row.start :, None]
+        values = torch.zeros(mask.shape, dtype=dtype, device=device)
+        values.masked_fill_(~mask, torch.finfo(dtype).min)
+        return pad(values, (self.low, 0), value=torch.finfo(dtype).min)[None, None]
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RowMasks:
@@ -72,14 +68,8 @@ class RowMasks:
     rows: list[RowMask]
 
 
-class ForwardInputs(Cache):
+class ForwardInputs(OwnInputs):
     """The KV cache object of one forward: writes new keys and values to the rows' slots of a cache."""
-
-    # attributes by which transformers distinguishes layer types; empty, as all layers are treated alike
-    layers: list[Any] = []
-    is_sliding: list[bool] = []
-    is_linear: list[bool] = []
-    is_dummy: list[bool] = []
 
     def __init__(
         self,
@@ -133,9 +123,6 @@ class ForwardInputs(Cache):
         positions = self.positions()
         return positions - torch.arange(len(positions), device=positions.device)
 
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        return 0
-
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
         """(number of keys, this object). transformers passes the second value, in its API an integer offset,
         unchanged to the function that creates the masks; that function reads the rows from this object."""
@@ -147,7 +134,25 @@ class ForwardInputs(Cache):
             return self.query_positions(self.rows[0])
         return torch.cat([self.query_positions(row) for row in self.rows])
 
-    def masks(self, rule: Callable[..., Tensor], reach: int | None, device: torch.device) -> list[RowMask]:
+    def position_ids(self) -> Tensor:  # (N,), or (A, N) by axis
+        """Position id of every token as the model gets it: with the shift of its row, or the row's own."""
+        found = [
+            row.positions.to(self.cache.count)
+            if row.positions is not None
+            else self.query_positions(row)[None] + row.shift
+            for row in self.rows
+        ]
+        axes = max(len(ids) for ids in found)
+        together = torch.cat([ids.expand(axes, -1) for ids in found], 1)
+        return together if axes > 1 else together[0]
+
+    def attention_mask(self, rule: Rule, reach: int | None, dtype: torch.dtype, device: Any) -> Any:
+        rows = self.masks(rule, reach, device)
+        if not self.dense:
+            return RowMasks(self, rows)
+        return rows[0].additive(self.rows[0], dtype, device)
+
+    def masks(self, rule: Rule, reach: int | None, device: torch.device) -> list[RowMask]:
         """The attention mask of each row for one layer type: the model's mask rule at the tokens' position
         ids, restricted to each node's ancestors. `reach`: length of the sliding window or chunk; None:
         unknown or unlimited."""
@@ -161,6 +166,8 @@ class ForwardInputs(Cache):
             queries = self.query_positions(row)[:, None]
             keys = self._key_positions(row)[None, low:]
             sees = keys <= queries if row.visible is None else self._sees(row, row.visible)[:, low:]
+            if row.two_way:  # rules are causal: a later node counts as near as the node itself
+                keys = torch.minimum(keys, queries)
             first = torch.zeros((), dtype=torch.int64, device=device)
             masks.append(RowMask(low, sees & rule(first, first, queries, keys)))
         return masks

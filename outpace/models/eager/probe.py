@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache
 
-from outpace.models.hf.kv_cache import PlaneShape
+from outpace.models.eager.own_inputs import OwnInputs, Rule
+from outpace.models.forward.kv_cache import PlaneShape
 
 
 class ProbeMask(Tensor):
@@ -19,13 +19,8 @@ class ProbeMask(Tensor):
     probe: ProbeCache
 
 
-class ProbeCache(Cache):
+class ProbeCache(OwnInputs):
     """A KV cache for one trial forward, which returns keys and values unchanged and records its use."""
-
-    layers: list[Any] = []
-    is_sliding: list[bool] = []
-    is_linear: list[bool] = []
-    is_dummy: list[bool] = []
 
     def __init__(self, *, tuples: bool = False) -> None:
         # transformers' Cache.__init__ requires layer objects, so it is not called
@@ -60,15 +55,14 @@ class ProbeCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return 0
 
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        return 0
-
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, Any]:
         """Number of keys, and this object as their offset, which transformers passes on to the mask
         function."""
         return query_length, self
 
-    def mask(self, dtype: torch.dtype, device: Any) -> Tensor:  # (1, 1, 1, 1)
+    def attention_mask(  # (1, 1, 1, 1)
+        self, rule: Rule, reach: int | None, dtype: torch.dtype, device: Any
+    ) -> Tensor:
         """An additive mask of zeros, valid for any attention code, with a reference to this cache."""
         mask = torch.zeros(1, 1, 1, 1, dtype=dtype, device=device).as_subclass(ProbeMask)
         mask.probe = self

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
-from outpace.models.hf.recurrent_layer import LayerCall
+from outpace.models.eager.recurrent_layer import LayerCall
 
 # layer -> its states, in the object in which transformers keeps them
 LayerStates = dict[int, LinearAttentionLayer]

@@ -7,11 +7,12 @@ import warnings
 
 import torch
 
-from outpace.core.contracts import NOTHING
 from outpace.models.cuda_graphs.graph_replay import GraphReplay, record_graph
-from outpace.models.hf.contiguous_cache import ContiguousCache
-from outpace.models.hf.forward import Forward
-from outpace.models.hf.forward_inputs import RowInputs
+from outpace.models.eager.contiguous_cache import ContiguousCache
+from outpace.models.eager.forward import Forward
+from outpace.models.forward.backend import Backend
+from outpace.models.forward.request import ForwardRequest
+from outpace.models.forward.row_inputs import RowInputs
 from outpace.models.openvino.compiled import STAGES, CompiledForward, OnStage
 from outpace.models.openvino.compressed_weights import CompressedWeights
 from outpace.models.openvino.runtime import HINTS, openvino
@@ -29,7 +30,7 @@ def compiled(
     weights: CompressedWeights | None = None,  # of the model
     cache_in_8_bits: bool = False,  # the KV cache of forwards on a CPU
     num_threads: int | None = None,  # of forwards on a CPU; None: as many as torch has now
-) -> CompiledForward | GraphReplay | Forward:
+) -> Backend:
     """Compile a model's forwards with OpenVINO (CPU) or CUDA graphs. If that fails, warn with the reason and
     return the eager forwards. ValueError for an unsupported dtype, ModuleNotFoundError without OpenVINO."""
     name, dtype = type(forward.model).__name__, forward.model.dtype
@@ -63,7 +64,7 @@ def compiled(
 
 
 @torch.no_grad()
-def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool) -> None:
+def check(made: Backend, forward: Forward, *, trees: bool) -> None:
     """Raise ValueError unless compiled and eager logits agree in four forwards: a prompt; one token after it;
     three tokens after it; and a batch of two rows, a draft tree after that prompt (a chain without `trees`)
     and another prompt."""
@@ -71,7 +72,7 @@ def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool)
     tree = RowInputs(0, 9, 13, 9, torch.tensor((0, 1, 1, 2)), TREE, 11)
     chains = [RowInputs(0, 9, end, 9, top=end - 1) for end in (10, 12)]
     text, other = RowInputs(0, 0, 9, 0, top=8), RowInputs(1, 0, 6, 0, top=5)
-    in_8_bits = isinstance(made, CompiledForward) and made.cache_in_8_bits
+    in_8_bits = made.cache_in_8_bits
     caches = (
         made.open(2, 13),
         ContiguousCache(forward.planes, 2, 13, forward.device, in_8_bits=in_8_bits),
@@ -87,7 +88,7 @@ def check(made: CompiledForward | GraphReplay, forward: Forward, *, trees: bool)
         if feature_size := getattr(forward.model, "feature_size", 0):  # of a draft head
             features = torch.linspace(-1, 1, feature_size * len(tokens)).view(len(tokens), -1)
         ours, theirs = (
-            reader.read(rows, sizes, tokens, cache, NOTHING, logits=True, features=features).logits
+            reader.read(ForwardRequest(rows, sizes, tokens, features=features), cache).logits
             for reader, cache in zip((made, forward), caches, strict=True)
         )
         assert ours is not None and theirs is not None

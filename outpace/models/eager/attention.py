@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
-from outpace.models.cuda_graphs.static_memory import StaticInputs
-from outpace.models.hf.forward_inputs import ForwardInputs, RowMask, RowMasks
-from outpace.models.hf.probe import ProbeCache
+from outpace.models.eager.forward_inputs import RowMask, RowMasks
+from outpace.models.eager.own_inputs import OwnInputs
+from outpace.models.eager.probe import ProbeCache
 
 # names registered with transformers; they differ only in the masks of forwards without our caches
 FUSED, EAGER = ("outpace_tree", "outpace_tree_eager")
@@ -34,32 +34,14 @@ def tree_mask(usual: Callable[..., Any]) -> Callable[..., Any]:
     computes the masks of forwards without our caches."""
 
     def mask(*, kv_offset: Any, mask_function: Any, dtype: torch.dtype, device: Any, **rest: Any) -> Any:
-        if isinstance(kv_offset, ProbeCache):
-            return kv_offset.mask(dtype, device)
-        if not isinstance(kv_offset, ForwardInputs | StaticInputs):
+        if not isinstance(kv_offset, OwnInputs):
             return usual(kv_offset=kv_offset, mask_function=mask_function, dtype=dtype, device=device, **rest)
         # only masks that transformers may skip are plain sliding windows or chunks of `local_size` tokens
         simple = rest.get("allow_is_causal_skip", False) and not rest.get("use_vmap", False)
         reach = rest.get("local_size") if simple else None
-        if isinstance(kv_offset, StaticInputs):
-            return kv_offset.mask(mask_function, reach, dtype)
-        rows = kv_offset.masks(mask_function, reach, device)
-        if not kv_offset.dense:
-            return RowMasks(kv_offset, rows)
-        return additive(rows[0], kv_offset.rows[0].start, kv_offset.rows[0].end, dtype, device)
+        return kv_offset.attention_mask(mask_function, reach, dtype, device)
 
     return mask
-
-
-def additive(row: RowMask, start: int, end: int, dtype: torch.dtype, device: Any) -> Tensor:  # (1, 1, n, end)
-    """The attention mask of the tokens at cache positions start to end - 1, as values to add to the attention
-    scores: 0 or the dtype's minimum."""
-    mask = row.on(device)
-    if mask is None:
-        count = torch.arange(end, device=device)
-        mask = count <= count[start:, None]
-    values = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill_(~mask, torch.finfo(dtype).min)
-    return pad(values, (row.low, 0), value=torch.finfo(dtype).min)[None, None]
 
 
 def tree_attention(
@@ -160,7 +142,7 @@ def _row_explicit_attention(
     """Attention of one row with explicit weights, for features that fused kernels lack: soft caps, sinks,
     weights as output. Weights of requested layers are appended to `masks.inputs.weights`."""
     row, row_inputs = masks.rows[index], masks.inputs.rows[index]
-    mask = additive(row, row_inputs.start, row_inputs.end, query.dtype, query.device)
+    mask = row.additive(row_inputs, query.dtype, query.device)
     output, weights = explicit_attention(query, key, value, mask, scaling, softcap, sinks)
     layer = getattr(module, "layer_idx", None)
     if layer in masks.inputs.attention:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outpace.core.contracts import Target
-from outpace.models.hf.kv_cache import MAX_SLICED_MASK
-from outpace.models.hf.layer_config import last_layer
+from outpace.models.forward.kv_cache import MAX_SLICED_MASK
 from outpace.models.hf.reshaped import mlp_size
 from outpace.models.hf.target import HFTarget
+from outpace.models.layer_config import last_layer
 
 # temporary tensors of a layer, each with one number per token and: hidden feature, MLP feature, feature of
 # queries, keys and values

@@ -7,22 +7,29 @@ Letters: N tokens, V vocabulary size, D hidden size.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from outpace.core.contracts import Want
+from outpace.core.contracts import Cache, Choose, Ends
+from outpace.core.skip_set import SkipSet
 from outpace.models.cache_argument import CACHE_ARGUMENT, cache_argument
-from outpace.models.hf.attention import EAGER, FUSED
-from outpace.models.hf.captures import OutputCapture, per_node
-from outpace.models.hf.contiguous_cache import ContiguousCache
-from outpace.models.hf.forward_inputs import ForwardInputs, RowInputs
-from outpace.models.hf.forward_outputs import ForwardOutputs
-from outpace.models.hf.kv_cache import EagerCache, Planes, SlotCache
-from outpace.models.hf.private_copy import private_copy
-from outpace.models.hf.probe import ProbeCache
+from outpace.models.eager.attention import EAGER, FUSED
+from outpace.models.eager.cache_view import OWN_CACHE, EagerView
+from outpace.models.eager.captures import OutputCapture, per_node
+from outpace.models.eager.contiguous_cache import ContiguousCache
+from outpace.models.eager.forward_inputs import ForwardInputs
+from outpace.models.eager.private_copy import private_copy
+from outpace.models.eager.probe import ProbeCache
+from outpace.models.eager.skipped_modules import check_sharing, skip
+from outpace.models.forward.kv_cache import EagerCache, Planes, SlotCache
+from outpace.models.forward.outputs import ForwardOutputs
+from outpace.models.forward.request import ForwardRequest
+from outpace.models.forward.row_inputs import RowInputs
 
 # `logits_to_keep` for the logits of all tokens. 0 means the same to transformers, but given a number Gemma 4
 # slices the attention masks before its layers that share keys and values, and the masks that outpace passes
@@ -37,8 +44,13 @@ class Forward:
     one_state = True
     keeps_states = False  # whether layers are recurrent: drafts are chains, and no layer can be skipped
     cache_type = ContiguousCache  # of the KV caches that forwards read and write
+    outside_torch, begins_later, seconds = False, True, 0.0
+    sizes = chain_sizes = ()
 
     def __init__(self, model: PreTrainedModel) -> None:
+        self.original = model
+        self.cache_in_8_bits = False  # of KV caches opened from now on
+        self._after: dict[int, ForwardAfter] = {}  # layer -> forwards of those after it
         switchable = getattr(model, "_supports_attention_backend", False)
         self.model = private_copy(model, {"eager": EAGER}, FUSED if switchable else EAGER)
         model = self.model
@@ -47,6 +59,16 @@ class Forward:
         self.cache_argument = cache_argument(self.parameters) or CACHE_ARGUMENT
         self.selects = "logits_to_keep" in self.parameters
         self.captures = OutputCapture(model, model.config.get_text_config().num_hidden_layers)
+
+    @property
+    def num_threads(self) -> int:
+        """Number of threads of torch."""
+        return torch.get_num_threads()
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The dtype in which the model computes: that of its weights."""
+        return self.model.dtype
 
     @property
     def shares_keys(self) -> bool:
@@ -88,64 +110,74 @@ class Forward:
         """A KV cache for one forward, which stores nothing."""
         return ProbeCache(tuples=tuples)
 
-    def _arguments(
-        self, ids: Tensor, positions: Tensor, cache: Any, features: Tensor | None = None
-    ) -> dict[str, Any]:
+    def _arguments(self, ids: Tensor, positions: Tensor, cache: Any) -> dict[str, Any]:
         arguments = {"input_ids": ids, self.cache_argument: cache, "use_cache": True, "return_dict": True}
         if "position_ids" in self.parameters:
             arguments["position_ids"] = positions
-        if features is not None:
-            arguments["features"] = features
         return arguments
 
-    def read(
-        self,
-        rows: list[RowInputs],
-        nodes: list[int],
-        tokens: Tensor,
-        cache: SlotCache,
-        want: Want,
-        *,
-        logits: bool,
-        features: Tensor | None = None,
-    ) -> ForwardOutputs:
-        """Run the rows' tokens, concatenated in `tokens`, through the model, in one forward if possible;
-        returns the outputs of the last `nodes[i]` tokens of row i. `features`: (N, D) of a draft head."""
-        assert isinstance(cache, EagerCache)
-        if len(rows) == 1:
-            return self._read_row(rows[0], nodes[0], tokens, cache, want, logits, features)
-        if self.packs:
-            inputs = ForwardInputs(cache, rows, attention=want.attention)
-            return self._run(inputs, nodes, tokens, want, logits, features)
-        sizes = [row.end - row.start for row in rows]
-        split = [None] * len(rows) if features is None else features.split(sizes)
-        parts = zip(rows, nodes, tokens.split(sizes), split, strict=True)
-        return ForwardOutputs.joined(
-            [self._read_row(row, num, part, cache, want, logits, own) for row, num, part, own in parts]
-        )
+    def _unusual_arguments(self, inputs: ForwardInputs, request: ForwardRequest) -> dict[str, Any]:
+        """The arguments for inputs or position ids of other kinds. ValueError if the model takes none."""
+        name, config = type(self.model).__name__, self.model.config.get_text_config()
+        ids = inputs.position_ids()
+        sections = (getattr(config, "rope_parameters", None) or {}).get("mrope_section")
+        if ids.ndim > 1 and len(ids) != len(sections or ()):
+            raise ValueError(
+                f"{name} has position ids of {len(sections or ' ')} axis or axes, not of {len(ids)}: use a "
+                "model with multimodal rotary embeddings"
+            )
+        if "position_ids" not in self.parameters:
+            raise ValueError(f"{name} takes no position ids: its tokens stand at their cache positions")
+        tokens = request.tokens.to(self.device)
+        arguments = self._arguments(tokens[None], ids[:, None] if ids.ndim > 1 else ids[None], inputs)
+        if request.embeds is not None:
+            if "inputs_embeds" not in self.parameters or getattr(config, "hidden_size_per_layer_input", 0):
+                raise ValueError(f"{name} reads token ids: no embeddings can take their place")
+            del arguments["input_ids"]
+            arguments["inputs_embeds"] = request.embeds[None].to(self.device)
+        return arguments
 
-    def _read_row(
+    def open(self, slots: int, capacity: int) -> EagerCache:
+        """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included. With
+        capacity 0 a slot grows with its text."""
+        return self.cache_type(self.planes, slots, capacity, self.device, in_8_bits=self.cache_in_8_bits)
+
+    def view(self, cache: Cache, kept: Sequence[int]) -> EagerView:
+        """The KV cache of a target, as this model made of the target's layers sees it."""
+        if isinstance(cache, EagerCache):
+            return EagerView(cache)
+        raise ValueError(OWN_CACHE)
+
+    def read(self, request: ForwardRequest, cache: SlotCache) -> ForwardOutputs:
+        """Run the request in one forward if possible, else in one for each row."""
+        assert isinstance(cache, EagerCache)
+        if request.after is not None:
+            return self._layers_after(request.after).read(replace(request, after=None), cache)
+        if len(request.rows) == 1 or self.packs:
+            dense = self.dense and len(request.rows) == 1
+            inputs = ForwardInputs(cache, request.rows, attention=request.want.attention, dense=dense)
+            return self._run(inputs, request)
+        return ForwardOutputs.joined([self.read(each, cache) for each in request.by_row()])
+
+    def read_chain(
         self,
         row: RowInputs,
-        num: int,
         tokens: Tensor,
-        cache: EagerCache,
-        want: Want,
-        logits: bool,
-        features: Tensor | None,
-    ) -> ForwardOutputs:
-        inputs = ForwardInputs(cache, [row], attention=want.attention, dense=self.dense)
-        return self._run(inputs, [num], tokens, want, logits, features)
+        cache: SlotCache,
+        depth: int,
+        choose: Choose | None,
+        features: Tensor | None = None,
+        ends: Ends | None = None,
+    ) -> None:
+        """None: eager forwards are not faster in a chain."""
 
-    def _run(
-        self,
-        inputs: ForwardInputs,
-        nodes: list[int],
-        tokens: Tensor,
-        want: Want,
-        logits: bool,
-        features: Tensor | None,
-    ) -> ForwardOutputs:
+    def _layers_after(self, layer: int) -> Forward:
+        if layer not in self._after:
+            self._after[layer] = ForwardAfter(self, layer)
+        return self._after[layer]
+
+    def _run(self, inputs: ForwardInputs, request: ForwardRequest) -> ForwardOutputs:
+        tokens, want, nodes, logits = request.tokens, request.want, request.nodes, request.logits
         if tokens.device != self.device:
             tokens = tokens.to(self.device)
         if not self.one_state and want.hidden - {-1}:
@@ -153,8 +185,12 @@ class Forward:
                 f"the layers of {type(self.model).__name__} have several states per token: choose a method "
                 "that reads no outputs of layers"
             )
-        states = None if features is None else features[None]
-        arguments = self._arguments(tokens[None], inputs.positions()[None], inputs, states)
+        if request.is_plain:
+            arguments = self._arguments(tokens[None], inputs.positions()[None], inputs)
+        else:
+            arguments = self._unusual_arguments(inputs, request)
+        if request.features is not None:
+            arguments["features"] = request.features[None]
         keep = _kept(inputs.rows, nodes)
         if self.selects:
             arguments["logits_to_keep"] = EVERY if keep is None else keep
@@ -191,3 +227,30 @@ def _kept(rows: list[RowInputs], nodes: list[int]) -> Tensor | None:
         end += row.end - row.start
         kept += range(end - num, end)
     return torch.tensor(kept)
+
+
+class ForwardAfter(Forward):
+    """The layers after `layer` and the LM head, which read `features`: the outputs of that layer."""
+
+    def __init__(self, whole: Forward, layer: int) -> None:
+        """`whole`: the forwards of the whole model, on the same KV cache."""
+        skipped = SkipSet.of_layers(range(layer + 1))
+        check_sharing(whole, skipped)
+        super().__init__(whole.original)
+        skip(self.model, skipped, self.one_token())
+        self.planes, self.packs, self.dense = whole.planes, whole.packs, whole.dense
+        self._layer = layer
+
+    def _run(self, inputs: ForwardInputs, request: ForwardRequest) -> ForwardOutputs:
+        features = request.features
+        assert features is not None
+
+        def replaced(module: nn.Module, arguments: Any, output: Any) -> Any:
+            states = features[None]
+            return (states, *output[1:]) if isinstance(output, tuple) else states
+
+        hook = self.captures.layer(self._layer).register_forward_hook(replaced)
+        try:
+            return super()._run(inputs, replace(request, features=None))
+        finally:
+            hook.remove()

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from outpace.core.common_length import common_length
-from outpace.models.hf.contiguous_cache import ContiguousCache, RetainedText
-from outpace.models.hf.kv_cache import Planes
-from outpace.models.hf.recurrent_states import States
+from outpace.models.eager.contiguous_cache import ContiguousCache, RetainedText
+from outpace.models.eager.recurrent_states import States
+from outpace.models.forward.kv_cache import Planes
 
 
 class RecurrentCache(ContiguousCache):

@@ -1,0 +1,51 @@
+"""What one forward of a model is asked for.
+
+Letters: N tokens of all rows, n tokens of one row, D hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from outpace.core.contracts import NOTHING, Want
+from outpace.models.forward.row_inputs import RowInputs
+
+
+@dataclass(eq=False, slots=True)
+class ForwardRequest:
+    """One forward over tokens of several rows, which a `Backend` runs."""
+
+    rows: list[RowInputs]
+    nodes: list[int]  # by row the number of tokens, counted from its last, whose outputs are wanted
+    tokens: Tensor  # (N,) int64, row by row
+    want: Want = NOTHING  # outputs besides logits
+    logits: bool = True  # false: the LM head is not run
+    features: Tensor | None = None  # (N, D) input of a draft head, or with `after` of the layers after it
+    after: int | None = None  # the forward begins after this layer, whose outputs are `features`
+    embeds: Tensor | None = None  # (N, D) inputs in place of the embeddings of `tokens`
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of tokens of each row."""
+        return [row.end - row.start for row in self.rows]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the inputs are token ids at positions that follow from cache positions and depths."""
+        return self.embeds is None and not any(row.shift or row.positions is not None for row in self.rows)
+
+    def by_row(self) -> list[ForwardRequest]:
+        """The same as one forward for each row."""
+        sizes = self.sizes
+        tokens, features, embeds = (
+            [None] * len(sizes) if each is None else each.split(sizes)
+            for each in (self.tokens, self.features, self.embeds)
+        )
+        return [
+            replace(self, rows=[row], nodes=[num], tokens=ids, features=states, embeds=inputs)
+            for row, num, ids, states, inputs in zip(
+                self.rows, self.nodes, tokens, features, embeds, strict=True
+            )
+        ]
