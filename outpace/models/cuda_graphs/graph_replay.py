@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import Cache, Choose, Ends
+from outpace.core.contracts import Cache
 from outpace.models.cuda_graphs.static_memory import MemoryPool, StaticCache, StaticInputs
 from outpace.models.eager.forward import Forward
+from outpace.models.forward.backend import InTorch
 from outpace.models.forward.kv_cache import SlotCache
 from outpace.models.forward.outputs import ForwardOutputs
 from outpace.models.forward.request import ForwardRequest
-from outpace.models.forward.row_inputs import RowInputs
 
 SIZES = (1, 4, 8, 16, 32, 64)  # tokens per row of the recorded forwards; longer inputs run eagerly
 WARMUP_RUNS = 2  # forwards before recording, during which libraries allocate their workspaces
@@ -28,14 +28,12 @@ WARMUP_RUNS = 2  # forwards before recording, during which libraries allocate th
 Run = Callable[[], Tensor]
 
 
-class GraphReplay:
+class GraphReplay(InTorch):
     """A model's forwards as CUDA graphs on static memory. Inputs longer than the largest size, and forwards
     that need outputs other than logits, run eagerly in `forward`. ValueError if the model has attention code
     of its own or takes no position ids."""
 
-    outside_torch = cache_in_8_bits = False
-    begins_later = False  # a draft made of the target's layers writes its carried states eagerly
-    sizes = chain_sizes = ()
+    cache_in_8_bits = begins_later = False  # recorded forwards compute all layers
 
     def __init__(self, forward: Forward, record: Callable[[Run], Run]) -> None:
         if forward.dense or "position_ids" not in forward.parameters:
@@ -44,12 +42,6 @@ class GraphReplay:
         self._record = record
         self._pool = MemoryPool(self._forget)
         self._made: dict[tuple[int, int], tuple[StaticInputs, Run]] = {}  # by KV cache address and size
-        self.seconds = 0.0  # compile time: 0, as the CUDA graph of a size is captured at its first use
-
-    @property
-    def num_threads(self) -> int:
-        """Number of threads of torch."""
-        return self.forward.num_threads
 
     @property
     def precision(self) -> torch.dtype:
@@ -63,18 +55,6 @@ class GraphReplay:
     def view(self, cache: Cache, kept: Sequence[int]) -> SlotCache:
         """The KV cache of a target, as this model made of the target's layers sees it."""
         return self.forward.view(cache, kept)
-
-    def read_chain(
-        self,
-        row: RowInputs,
-        tokens: Tensor,
-        cache: SlotCache,
-        depth: int,
-        choose: Choose | None,
-        features: Tensor | None = None,
-        ends: Ends | None = None,
-    ) -> None:
-        """None: chains are read forward by forward."""
 
     def read(self, request: ForwardRequest, cache: SlotCache) -> ForwardOutputs:
         """Run one forward over the rows' tokens."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from outpace.core.contracts import Cache, Choose, Ends
+from outpace.core.contracts import Cache
 from outpace.core.skip_set import SkipSet
 from outpace.models.cache_argument import CACHE_ARGUMENT, cache_argument
 from outpace.models.eager.attention import EAGER, FUSED
@@ -26,6 +26,7 @@ from outpace.models.eager.forward_inputs import ForwardInputs
 from outpace.models.eager.private_copy import private_copy
 from outpace.models.eager.probe import ProbeCache
 from outpace.models.eager.skipped_modules import check_sharing, skip
+from outpace.models.forward.backend import InTorch
 from outpace.models.forward.kv_cache import EagerCache, Planes, SlotCache
 from outpace.models.forward.outputs import ForwardOutputs
 from outpace.models.forward.request import ForwardRequest
@@ -37,15 +38,14 @@ from outpace.models.forward.row_inputs import RowInputs
 EVERY = slice(None)
 
 
-class Forward:
+class Forward(InTorch):
     """Runs a private copy of a model, with our attention functions, over rows of a KV cache."""
 
     # whether a layer's output is one vector per token; found by `probe`
     one_state = True
     keeps_states = False  # whether layers are recurrent: drafts are chains, and no layer can be skipped
     cache_type = ContiguousCache  # of the KV caches that forwards read and write
-    outside_torch, begins_later, seconds = False, True, 0.0
-    sizes = chain_sizes = ()
+    begins_later = True
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.original = model
@@ -59,11 +59,6 @@ class Forward:
         self.cache_argument = cache_argument(self.parameters) or CACHE_ARGUMENT
         self.selects = "logits_to_keep" in self.parameters
         self.captures = OutputCapture(model, model.config.get_text_config().num_hidden_layers)
-
-    @property
-    def num_threads(self) -> int:
-        """Number of threads of torch."""
-        return torch.get_num_threads()
 
     @property
     def precision(self) -> torch.dtype:
@@ -158,18 +153,6 @@ class Forward:
             inputs = ForwardInputs(cache, request.rows, attention=request.want.attention, dense=dense)
             return self._run(inputs, request)
         return ForwardOutputs.joined([self.read(each, cache) for each in request.by_row()])
-
-    def read_chain(
-        self,
-        row: RowInputs,
-        tokens: Tensor,
-        cache: SlotCache,
-        depth: int,
-        choose: Choose | None,
-        features: Tensor | None = None,
-        ends: Ends | None = None,
-    ) -> None:
-        """None: eager forwards are not faster in a chain."""
 
     def _layers_after(self, layer: int) -> Forward:
         if layer not in self._after:

@@ -12,7 +12,6 @@ from outpace.core.contracts import Cache, Choose, Ends
 from outpace.models.forward.kv_cache import Planes, SlotCache
 from outpace.models.forward.outputs import ForwardOutputs
 from outpace.models.forward.request import ForwardRequest
-from outpace.models.forward.row_inputs import RowInputs
 
 
 class Backend(Protocol):
@@ -79,15 +78,36 @@ class Backend(Protocol):
 
     def read_chain(
         self,
-        row: RowInputs,
-        tokens: Tensor,
+        request: ForwardRequest,
         cache: SlotCache,
         depth: int,
         choose: Choose | None,
-        features: Tensor | None = None,
         ends: Ends | None = None,
     ) -> tuple[list[int], Tensor] | None:
-        """Run one forward over `tokens`, which follow each other in one row, then one for each of up to
+        """Run the request, whose tokens follow each other in one row, then one forward for each of up to
         `depth` - 1 further tokens, every one chosen from the logits before it; see
         core.contracts.ReadsChains. None if this backend cannot do that faster than forward by forward."""
         ...
+
+
+class InTorch:
+    """What backends have in common whose model runs in torch."""
+
+    outside_torch = False
+    sizes: tuple[int, ...] = ()
+    chain_sizes: tuple[int, ...] = ()
+    seconds = 0.0  # CUDA graphs are captured at their first use
+
+    @property
+    def num_threads(self) -> int:
+        return torch.get_num_threads()
+
+    def read_chain(
+        self,
+        request: ForwardRequest,
+        cache: SlotCache,
+        depth: int,
+        choose: Choose | None,
+        ends: Ends | None = None,
+    ) -> None:
+        """None: chains are read forward by forward."""

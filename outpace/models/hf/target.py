@@ -387,7 +387,9 @@ class HFTarget:
             if self._drafts_all:
                 chosen_by = self._over_vocabulary_by(choose)
         with self._lock:
-            found = self.reader.read_chain(row, tokens, cache, depth, chosen_by, features, ends)
+            found = self.reader.read_chain(
+                ForwardRequest([row], [1], tokens, features=features), cache, depth, chosen_by, ends
+            )
         if found is None:
             return None
         chosen, logits = found[0], self.over_vocabulary(found[1])

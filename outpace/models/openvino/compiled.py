@@ -271,26 +271,25 @@ class CompiledForward:
 
     def read_chain(
         self,
-        row: RowInputs,
-        tokens: Tensor,
+        request: ForwardRequest,
         cache: SlotCache,
         depth: int,
         choose: Choose | None,
-        features: Tensor | None = None,
         ends: Ends | None = None,
     ) -> tuple[list[int], Tensor] | None:
-        """Run one inference over `tokens`, which follow each other in one row, then one for each of up to
+        """Run one inference over tokens which follow each other in one row, then one for each of up to
         `depth` - 1 further tokens, every one chosen from the logits before it; see
         core.contracts.ReadsChains. None for more than `MAX_TOKENS` tokens and for a draft head whose graph
         lacks its own output."""
         assert isinstance(cache, PagedCache)
         graph, model = self._graph, self.forward.model
         state = int(getattr(model, "state_layer", -1)) if graph.features else None
-        if len(tokens) > MAX_TOKENS or (state is not None and state not in graph.layers):
+        (row,) = request.rows
+        if len(request.tokens) > MAX_TOKENS or (state is not None and state not in graph.layers):
             return None
         ids = getattr(model, "draft_ids", None)
         draft_ids = None if ids is None else ids.numpy()
-        (part,) = row_tokens_of(ForwardRequest([row], [1], tokens, features=features), cache)
+        (part,) = row_tokens_of(request, cache)
         first, then = self._fixed_size(row), 1 if 1 in self._models else 0
         chosen, logits = self._request_of(cache, first).read_chain(
             part, depth, choose, self._request_of(cache, then), state=state, draft_ids=draft_ids, ends=ends
