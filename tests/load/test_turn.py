@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from time import perf_counter
 
-from outpace.bench.load.plan import PlannedRequest
-from outpace.bench.load.turn import closed_loop, open_loop
+from benchmarks.load.plan import PlannedRequest
+from benchmarks.load.turn import closed_loop, open_loop
 from outpace.bench.measure.workload import WorkloadItem
 
 ITEM = WorkloadItem("p/0", "p", ("text",), False)
@@ -64,7 +65,7 @@ def test_a_closed_loop_keeps_this_number_of_streams_busy():
             busy -= 1
             seeds.append(request.seed)
 
-        await asyncio.wait_for(closed_loop(requests(20, None), send, streams=4, until=None), DEADLOCK)
+        await asyncio.wait_for(closed_loop(requests(20, None), send, streams=4, until=inf), DEADLOCK)
         return seeds, most
 
     seeds, most = asyncio.run(run())

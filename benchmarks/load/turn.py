@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from outpace.bench.load.load_level import LoadLevel
-from outpace.bench.load.plan import PlannedRequest
-from outpace.bench.load.record import RequestRecord
-from outpace.bench.load.speculation import SpeculationCounters
+from benchmarks.load.plan import LoadLevel, PlannedRequest
+from benchmarks.load.request import RequestRecord
+from benchmarks.load.speculation import SpeculationCounters
 
 Send = Callable[[PlannedRequest], Coroutine[Any, Any, None]]
 
@@ -25,19 +24,7 @@ class Turn:
     round: int
     records: tuple[RequestRecord, ...]
     seconds: float
-    complete: bool = True  # False: interrupted, and requests without an answer are missing
     speculation: SpeculationCounters | None = None  # counted during the turn; None: not counted
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "contender": self.contender,
-            "load": self.level.label,
-            "round": self.round,
-            "seconds": self.seconds,
-            "complete": self.complete,
-            "speculation": self.speculation.to_json() if self.speculation else None,
-            "requests": [record.to_json() for record in self.records],
-        }
 
 
 async def open_loop(requests: Iterator[PlannedRequest], send: Send, began: float) -> None:
@@ -49,16 +36,14 @@ async def open_loop(requests: Iterator[PlannedRequest], send: Send, began: float
             group.create_task(send(request))
 
 
-async def closed_loop(
-    requests: Iterator[PlannedRequest], send: Send, *, streams: int, until: float | None
-) -> None:
-    """Send requests on this number of streams, one at a time on each, until there are no more or, if `until`
-    is given, `time.perf_counter` has reached it. `send` must not raise exceptions."""
+async def closed_loop(requests: Iterator[PlannedRequest], send: Send, *, streams: int, until: float) -> None:
+    """Send requests on this number of streams, one at a time on each, until `time.perf_counter` has reached
+    `until`. `send` must not raise exceptions."""
 
     async def stream() -> None:
         for request in requests:  # all streams take from the same iterator
             await send(request)
-            if until is not None and perf_counter() >= until:
+            if perf_counter() >= until:
                 return
 
     async with asyncio.TaskGroup() as group:
