@@ -92,7 +92,7 @@ TOKENS ?= 96
 COMPILED := $(OUT)/bench-compiled
 
 bench-compiled: $(VENV)/.installed-dev  ## compiled forwards beside eager ones and PEERS
-	$(ALL_CPUS) $(BIN)/outpace bench --compile --target zoo:target --methods autoregressive,speculative-sampling,mcsd,prompt-lookup --prompts code,edit --temperature 0,1 --peer $(PEERS) --num-prompts $(NUM_PROMPTS) --rounds $(ROUNDS) --max-tokens $(TOKENS) --threads $(CPUS) --output $(COMPILED)
+	$(ALL_CPUS) $(BIN)/python -m benchmarks.peers --compile --target zoo:target --methods autoregressive,speculative-sampling,mcsd,prompt-lookup --prompts code,edit --temperature 0,1 --peer $(PEERS) --num-prompts $(NUM_PROMPTS) --rounds $(ROUNDS) --max-tokens $(TOKENS) --threads $(CPUS) --output $(COMPILED)
 
 bench-cpu: $(VENV)/.installed-dev  ## the page and plot of CPU engines: bfloat16, int8 and int4 beside PEERS, on a clean commit
 	$(ALL_CPUS) $(BIN)/python -m benchmarks.publish --only cpu-engines --only cpu-engines-113m --peers $(PEERS) --threads $(CPUS)

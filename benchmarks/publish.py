@@ -122,7 +122,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "engine/overhead-cpu.json": ("overhead", "--target zoo:target --draft zoo:draft"),
     "revisions/revisions-cpu.json": ("revisions", "0efc1ff --num-prompts 10 --rounds 5"),
     "compiled/compiled-cpu.json": (
-        "bench",
+        "peers",
         "--compile --methods speculative-sampling,mcsd,prompt-lookup --prompts code,edit --peer {peers} "
         "--num-prompts 8 --rounds 2 --max-tokens 96 --selection all",
     ),
@@ -150,14 +150,14 @@ STEPS: dict[str, tuple[str, str]] = {
     ),
     **{
         f"cpu-engines/{name}-cpu.json": (
-            "bench",
+            "peers",
             f"{CPU_ENGINES.format(head='zoo:hass')} --num-prompts 8 --rounds 2{options}",
         )
         for name, options in WEIGHTS.items()
     },
     **{
         f"cpu-engines-113m/{name}-113m-cpu.json": (
-            "bench",
+            "peers",
             f"{WIDER_PAIR} {CPU_ENGINES.format(head='out/models/hass-113m')} --num-prompts 6 --rounds 1"
             f"{options}",
         )
@@ -213,9 +213,10 @@ CPU_TIMED = ("indexes", "memory")  # timed in CPU time, which would count idle t
 def command(program: str, arguments: str, file: Path, threads: int) -> list[str]:
     """The command line of a step; `verifiers` prints its JSON, the other programs write it to `file`."""
     words = shlex.split(arguments)
-    if program in ("bench", "verifiers"):
+    if program in ("bench", "peers", "verifiers"):
+        start = [sys.executable, "-m", "benchmarks.peers"] if program == "peers" else [str(OUTPACE), program]
         written = ["--json"] if program == "verifiers" else ["--output", str(file)]
-        return [str(OUTPACE), program, "--target", "zoo:target", *words, "--threads", str(threads), *written]
+        return [*start, "--target", "zoo:target", *words, "--threads", str(threads), *written]
     own_threads = [] if program in CPU_TIMED else ["--threads", str(threads)]
     return [sys.executable, "-m", f"benchmarks.{program}", *words, *own_threads, "--json", str(file)]
 

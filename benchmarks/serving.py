@@ -34,10 +34,10 @@ from benchmarks.load.plan import Contender, LoadPlan, parse_levels
 from benchmarks.load.report import failures, tables, to_json
 from benchmarks.load.summary import compare, summarise
 from benchmarks.load.turn import Turn
+from benchmarks.peers.vllm_variables import vllm_variables
 from benchmarks.soak_server import serving
 from outpace.bench.measure.provenance import provenance
 from outpace.bench.measure.workload import load_items
-from outpace.bench.peers.vllm_variables import vllm_variables
 from outpace.bench.report.json_file import write_json
 from outpace.console import progress
 from outpace.models.threads import num_cpus

@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.peers.environments import WORKERS, PeerEngine, find_environment
+from benchmarks.peers.worker import PeerFailed, PeerRefused, Worker, environment_of
+from benchmarks.peers.workers.arctic_suffix import replayed
 from outpace.bench.measure import replay
 from outpace.bench.measure.contender import MethodContender
 from outpace.bench.measure.line_up import find
@@ -26,9 +29,6 @@ from outpace.bench.measure.provenance import provenance, threads
 from outpace.bench.measure.replay import RecordedText
 from outpace.bench.measure.run import encode_prompts
 from outpace.bench.measure.workload import BUILT_IN, load_items
-from outpace.bench.peers.environments import WORKERS, PeerEngine, find_environment
-from outpace.bench.peers.worker import Worker, WorkerDied, WorkerRefused, environment_of
-from outpace.bench.peers.workers.arctic_suffix import replayed
 from outpace.bench.report.json_file import write_json
 from outpace.bench.report.tables import number, percent
 from outpace.console import progress
@@ -248,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 worker.ready()
             rows = compare(recorded(given.target, given.num_prompts, given.max_tokens), worker, given.repeats)
             known = {**provenance(), "threads": num_threads}
-    except (ValueError, WorkerDied, WorkerRefused) as error:
+    except (ValueError, PeerFailed, PeerRefused) as error:
         print(f"suffix_trees: {error}", file=sys.stderr)
         return 2
     finally:

@@ -60,11 +60,11 @@ RUN_ELSEWHERE = {
         "test_forwards_are_timed_compiled_and_as_they_are",
     ),
     "make bench-compiled": (
-        "tests/bench/test_make_bench_compiled.py",
+        "tests/peers/test_make_bench_compiled.py",
         "test_compiled_models_are_measured_and_reported",
     ),
     "make bench-compiled PEERS=transformers,openvino=ov/bin/python,vllm=vllm/bin/python": (
-        "tests/bench/test_make_bench_compiled.py",
+        "tests/peers/test_make_bench_compiled.py",
         "test_engines_take_part_where_they_are_named",
     ),
     "python -m zoo_training target --steps 2 --out zoo-build": (

@@ -15,7 +15,7 @@ from outpace.bench.measure.acceptance_bound import (
 )
 from outpace.bench.measure.contender import MethodContender
 from outpace.bench.measure.run import EncodedPrompt
-from outpace.bench.peers.transformers_peer import TransformersContender
+from outpace.bench.measure.transformers_peer import TransformersContender
 from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget

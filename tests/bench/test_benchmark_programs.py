@@ -212,6 +212,7 @@ def test_forwards_that_cannot_be_timed_are_one_sentence(
     ("argv", "words"),
     [
         (["/x/benchmarks/overhead.py", "--json"], ["python", "-m", "benchmarks.overhead", "--json"]),
+        (["/x/benchmarks/peers/__main__.py", "--json"], ["python", "-m", "benchmarks.peers", "--json"]),
         (["/x/bin/outpace", "bench"], ["outpace", "bench"]),
         ([], []),
     ],

@@ -482,6 +482,23 @@ def test_settings_hold_for_every_contender(tiny: Any, tmp_path: Path) -> None:
     assert done.exit_code == 2 and "min_p is 2.0; use a number from 0 to 1" in done.output
 
 
+@pytest.mark.parametrize(
+    ("peers", "sentence"),
+    [
+        (
+            "transformers,vllm=vllm/bin/python",
+            "by python -m benchmarks.peers with the same options",
+        ),
+        (",", "--peer names no engine: it takes transformers"),
+    ],
+)
+def test_a_peer_that_the_command_does_not_measure(
+    tiny: Any, tmp_path: Path, peers: str, sentence: str
+) -> None:
+    done = call(tiny, tmp_path, "--peer", peers)
+    assert done.exit_code == 2 and sentence in done.output and "loading" not in done.output
+
+
 def test_a_bad_path_is_found_before_anything_is_loaded(tiny: Any, tmp_path: Path) -> None:
     (tmp_path / "page.html").mkdir()
     done = call(tiny, tmp_path, "--output", str(tmp_path / "page.html"))

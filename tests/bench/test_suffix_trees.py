@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks import suffix_trees
+from benchmarks.peers.workers.arctic_suffix import num_correct, replayed
 from outpace.bench.measure.replay import RecordedText
-from outpace.bench.peers.workers.arctic_suffix import num_correct, replayed
 
 STUB = '''
 from types import SimpleNamespace

@@ -21,6 +21,14 @@ from outpace.sampling.target_probs import LazyTargetProbs
 COMPILED, EAGER = "compiled", "eager"  # modes: how forwards run
 
 
+class PeerFailed(RuntimeError):
+    """Another engine failed and is not used again; the others go on."""
+
+
+class PeerRefused(ValueError):
+    """A run that another engine does not support; it can make other runs."""
+
+
 @dataclass(frozen=True)
 class RunOutcome:
     """The new tokens and the seconds of one run."""

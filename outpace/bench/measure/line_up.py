@@ -13,7 +13,7 @@ from outpace.bench.measure import synthetic
 from outpace.bench.measure.contender import EAGER, Contender, MethodContender
 from outpace.bench.measure.method_names import PLAIN, with_draft
 from outpace.bench.measure.recommend import MethodChoice
-from outpace.bench.peers.transformers_peer import peers
+from outpace.bench.measure.transformers_peer import peers
 from outpace.core.contracts import Recipe, Target
 from outpace.recipes import Method, MissingOptionError, configure, from_file, get, own_options, with_preset
 from outpace.recipes._option_kinds import Opener

@@ -12,15 +12,14 @@ from typing import Any
 from outpace.analysis.best_shape import Choice as TreeChoice
 from outpace.analysis.best_shape import best_shape
 from outpace.bench.measure.acceptance_bound import AcceptanceBound, acceptance_bounds
+from outpace.bench.measure.best_setting import BestSetting
 from outpace.bench.measure.bootstrap import Interval
-from outpace.bench.measure.contender import EAGER, Contender
+from outpace.bench.measure.contender import EAGER, Contender, PeerRefused
 from outpace.bench.measure.disturbance import disturbance
 from outpace.bench.measure.forward_cost import CostCurve, Timings, measure_forwards
 from outpace.bench.measure.ideal import DRAFT, TARGET
 from outpace.bench.measure.recommend import MethodChoice, Recommendation, nothing, recommend
 from outpace.bench.measure.run import EncodedPrompt, Run, batches, interleave, reason, trials, warm_up
-from outpace.bench.peers.best_setting import BestSetting
-from outpace.bench.peers.worker import WorkerRefused
 from outpace.bench.report.model_tables import forward_costs, preparation
 from outpace.bench.report.summary import VARIED, ResultRow, headline, summarise
 from outpace.core.contracts import Target
@@ -149,7 +148,7 @@ class Measurement:
             for temperature in (heat for heat in self.temperatures if heat not in cannot):
                 try:
                     warm_up(contender, self.planned[0], self.sampling, [temperature])
-                except WorkerRefused as error:
+                except PeerRefused as error:
                     cannot[temperature] = str(error)
         except Exception as error:
             if name == self.contenders[0].name:

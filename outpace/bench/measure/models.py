@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from time import perf_counter
 from typing import Any
-
-import torch
 
 from outpace.api.model import Model, load
 from outpace.api.opener import ModelOpener
@@ -22,9 +19,6 @@ from outpace.bench.measure.measurement import Measurement
 from outpace.bench.measure.provenance import provenance
 from outpace.bench.measure.run import encode_prompts
 from outpace.bench.measure.workload import WorkloadItem
-from outpace.bench.peers.environments import PeerEnvironment
-from outpace.bench.peers.rows import PeerLauncher
-from outpace.bench.peers.worker import Worker, close_all
 from outpace.bench.report.summary import VARIED
 from outpace.core.contracts import Target
 from outpace.core.sampling_params import SamplingParams
@@ -32,6 +26,20 @@ from outpace.models.checkpoint import load_checkpoint
 from outpace.models.hf.target import HFTarget
 from outpace.models.names import resolve, usual_draft
 from outpace.recipes import Method
+
+
+@dataclass(frozen=True)
+class StartedPeers:
+    """Engines of other projects that take part in a benchmark."""
+
+    contenders: Sequence[Contender] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)  # package -> version
+    failed: Mapping[str, str] = field(default_factory=dict)  # contender that is left out -> reason
+
+
+# Starts engines beside the methods: is given the loaded models, the methods, the tokens of the longest prompt
+# and its output, and the batch size. What it starts ends with `BenchModels.stack`.
+FurtherPeers = Callable[["BenchModels", Sequence[MethodContender], int, int], StartedPeers]
 
 
 class ModeModels:
@@ -62,7 +70,7 @@ class BenchModels:
     target: str
     draft: str | None = None
     transformers_peer: bool = False  # measure transformers' own generation, with separately loaded models
-    environments: Sequence[PeerEnvironment] = ()  # Python environments of the peer engines to measure
+    further_peers: FurtherPeers | None = None  # starts other engines that are measured too
     dtype: str = "auto"
     device: str | None = None
     revision: str | None = None  # of the target
@@ -211,7 +219,7 @@ class BenchModels:
                 f"every prompt is too long for {sampling.max_tokens} new tokens: lower --max-tokens"
             )
         needed = max(len(prompt.tokens) for prompt in prompts) + sampling.max_tokens
-        peers, versions, failed_peers = self._peers(ours, needed_tokens=needed, batch=batch)
+        peers = self.further_peers(self, ours, needed, batch) if self.further_peers else StartedPeers()
         source = provenance(self.used_device)
         about = {
             "target": self.target,
@@ -220,7 +228,10 @@ class BenchModels:
             "ignore_eos": ignore_eos,
         }
         return Measurement(
-            contenders=[*contenders(ours, self.peer_models, batch, eager[0][0] if eager else ()), *peers],
+            contenders=[
+                *contenders(ours, self.peer_models, batch, eager[0][0] if eager else ()),
+                *peers.contenders,
+            ],
             cases=prompts,
             sampling=sampling,
             temperatures=temperatures,
@@ -232,8 +243,8 @@ class BenchModels:
             choices=choices,
             provenance={
                 **source,
-                "versions": {**source["versions"], **versions},
-                "dtype": self._dtype_name,
+                "versions": {**source["versions"], **peers.versions},
+                "dtype": self.dtype_name,
                 "precision": ours[0].precision,  # in effect
             },
             settings=about | self._compiling | {"loading": self._loading} | (settings or {}),
@@ -241,7 +252,7 @@ class BenchModels:
             load_seconds=self.load_seconds,
             compile_seconds=self.compile_seconds,
             left_out=left_out,
-            failed=failed | failed_peers,
+            failed=failed | dict(peers.failed),
         )
 
     @property
@@ -268,33 +279,6 @@ class BenchModels:
         return {name: value for name, value in given.items() if value is not None}
 
     @property
-    def _dtype_name(self) -> str:
+    def dtype_name(self) -> str:
+        """The torch dtype of the target, such as "bfloat16"."""
         return str(self.torch_dtype).removeprefix("torch.")
-
-    def _peers(
-        self, ours: Sequence[MethodContender], *, needed_tokens: int, batch: int
-    ) -> tuple[list[Contender], dict[str, str], dict[str, str]]:
-        """(Contenders of peer engines, package versions, {contender that is left out: reason})."""
-        if not self.environments:
-            return [], {}, {}
-        if self.used_device != "cpu":
-            name = self.environments[0].engine.name
-            raise ValueError(f"--peer {name} is measured on a CPU: use --device cpu")
-        workers: list[Worker] = []
-        self.stack.callback(close_all, workers)
-        launcher = PeerLauncher(
-            names={"target": self.target, "draft": self.draft},
-            dtype=self._dtype_name,
-            weights={"target": self.weights, "draft": self.draft_weights},
-            threads=torch.get_num_threads(),
-            needed_tokens=needed_tokens,
-            max_length=self.model.max_length,
-            batch=batch,
-            environment=os.environ,
-            on_message=self.on_message,
-            register=workers.append,
-            seconds=self.load_seconds,
-        )
-        rows: list[Contender] = [row for each in self.environments for row in launcher.rows(each, ours)]
-        versions = {name: version for each in self.environments for name, version in each.versions.items()}
-        return rows, versions, launcher.failed

@@ -77,7 +77,8 @@ def typed(argv: Sequence[str]) -> list[str]:
     if not argv:
         return []
     program = Path(argv[0])
-    of_bench = program.suffix == ".py" and program.parent.name == "benchmarks"
+    program = program.parent if program.name == "__main__.py" else program  # a folder that is run with -m
+    of_bench = program.parent.name == "benchmarks"
     name = ["python", "-m", f"benchmarks.{program.stem}"] if of_bench else [program.name]
     return [*name, *map(str, argv[1:])]
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from outpace.bench.measure.contender import Contender, RunOutcome, shortened
+from outpace.bench.measure.contender import Contender, PeerFailed, PeerRefused, RunOutcome, shortened
 from outpace.bench.measure.metrics import Counts, first_difference, repetition
 from outpace.bench.measure.workload import WorkloadItem, encode
-from outpace.bench.peers.worker import WorkerDied, WorkerRefused
 from outpace.core.sampling_params import SamplingParams
 
 WARM_UP_TOKENS = 12
@@ -191,8 +190,7 @@ def interleave(
     lost: Callable[[str, str], None] = lambda name, why: None,
 ) -> list[Run]:
     """Make all planned runs, contenders interleaved. `after` is called with each run, so that runs survive an
-    interruption; `lost` with the name of a contender whose worker died and the reason, while the others
-    continue.
+    interruption; `lost` with the name of a peer that failed and the reason, while the others continue.
 
     Contenders are reset before every round and temperature: they learn only from trials of the same round and
     temperature.
@@ -210,7 +208,7 @@ def interleave(
                 continue
             try:
                 run = run_trial(contender, trial, sampling, seed)
-            except WorkerDied as error:
+            except PeerFailed as error:
                 gone.add(contender.name)
                 lost(contender.name, reason(error))
                 continue
@@ -221,7 +219,5 @@ def interleave(
 
 def reason(error: Exception) -> str:
     """The error message for a contender that is left out; the exception's name is omitted for errors of
-    workers."""
-    return (
-        str(error) if isinstance(error, (WorkerDied, WorkerRefused)) else f"{type(error).__name__}: {error}"
-    )
+    peers."""
+    return str(error) if isinstance(error, (PeerFailed, PeerRefused)) else f"{type(error).__name__}: {error}"

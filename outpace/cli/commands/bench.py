@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
@@ -15,11 +16,16 @@ from outpace.cli.output import print_json, print_status
 
 if TYPE_CHECKING:
     from outpace.bench.measure.measurement import Measurement
-    from outpace.bench.measure.models import BenchModels
+    from outpace.bench.measure.models import BenchModels, FurtherPeers
     from outpace.bench.report.summary import ResultRow
+
+    # finds the engines that --peer names besides transformers, for a device; ValueError for others. The
+    # program benchmarks.peers runs this command with such a function as the context's `obj`.
+    FindPeers = Callable[[Sequence[str], str | None], FurtherPeers]
 
 Option = typer.Option
 METHODS = "prompt-lookup,speculative-sampling,auto"
+TRANSFORMERS = "transformers"  # the peer that runs in this process
 SYNTHETIC = "synthetic"  # drafts of a given acceptance, which are no method
 PROMPTS = {False: "code", True: "code,arithmetic,edit"}  # default of --prompts, without and with --family
 
@@ -33,6 +39,7 @@ class Selection(StrEnum):
 
 @report_failures
 def bench(
+    ctx: typer.Context,
     target: Annotated[
         str, Option(help="The model: zoo:NAME, a folder, or a name on the Hugging Face Hub.")
     ] = "zoo:target",
@@ -79,9 +86,7 @@ def bench(
     seed: Annotated[int, Option(help="Seed of all samples.")] = 0,
     peer: Annotated[
         str | None,
-        Option(
-            help="Other engines to measure: transformers, openvino=/path/to/python, vllm=..., llamacpp=...."
-        ),
+        Option(help="transformers: measure its generate too. Other engines: python -m benchmarks.peers."),
     ] = None,
     ignore_eos: Annotated[bool, Option("--ignore-eos", help="Continue after the end-of-text token.")] = False,
     output: Annotated[
@@ -120,15 +125,16 @@ def bench(
     from outpace.bench.measure.line_up import check_names
     from outpace.bench.measure.models import BenchModels
     from outpace.bench.measure.workload import load_items
-    from outpace.bench.peers.environments import find_environments, parse_peers
     from outpace.bench.report.files import check_writable, expanded
     from outpace.models.threads import busy, load, num_cpus
 
     before = load()
     files = expanded(output or [])
     check_writable([*files, *([recommend] if recommend else [])])
-    peers = parse_peers(peer) if peer else {}
-    environments = find_environments(peers, device)
+    peers = [each.strip() for each in split_outside(peer or "", ",")]
+    if peer is not None and not any(peers):
+        raise ValueError(f"--peer names no engine: it takes {TRANSFORMERS}")
+    further_peers = _further_peers(ctx.obj, [each for each in peers if each != TRANSFORMERS], device)
     check_names(named)  # before models are loaded
     explicit = {method.label for method in parse_methods(names[0])} if names[0] else set[str]()
     items = [
@@ -142,8 +148,8 @@ def bench(
             stack,
             target,
             draft,
-            transformers_peer="transformers" in peers,
-            environments=environments,
+            transformers_peer=TRANSFORMERS in peers,
+            further_peers=further_peers,
             dtype=dtype,
             device=device,
             revision=revision,
@@ -181,6 +187,18 @@ def bench(
             )
         _measure(measurement, models)
         _report(measurement, files, recommend, said, json=json)
+
+
+def _further_peers(find: FindPeers | None, peers: Sequence[str], device: str | None) -> FurtherPeers | None:
+    """What starts these peers; None for none. ValueError without `find`."""
+    if not peers:
+        return None
+    if find is None:
+        raise ValueError(
+            f"there is no peer {peers[0]!r} here: --peer takes {TRANSFORMERS}; OpenVINO GenAI, vLLM and "
+            "llama.cpp are measured from a clone, by python -m benchmarks.peers with the same options"
+        )
+    return find(peers, device)
 
 
 def _temperatures(text: str) -> list[float]:

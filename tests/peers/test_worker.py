@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from outpace.bench.peers import worker
-from outpace.bench.peers.worker import Worker, WorkerDied, WorkerRefused, close_all, environment_of
+from benchmarks.peers import worker
+from benchmarks.peers.worker import PeerFailed, PeerRefused, Worker, close_all, environment_of
 
 STUB = Path(__file__).parent / "stub_engine.py"
 REQUEST = {"prompts": [[8, 9, 10], [3]], "max_tokens": 2, "temperature": 0.0}
@@ -74,7 +74,7 @@ def test_it_is_stopped_between_requests(start: Start) -> None:
     assert stops(pid)
     assert one.request(REQUEST)["outputs"]
     assert stops(pid)
-    with pytest.raises(WorkerDied):
+    with pytest.raises(PeerFailed):
         one.request(REQUEST | {"break": True})
     assert stops(pid)
     one.close()
@@ -84,9 +84,9 @@ def test_it_is_stopped_between_requests(start: Start) -> None:
 def test_errors_and_unsupported_requests_raise_different_exceptions(start: Start) -> None:
     one = start(mode="prompt-lookup")
     one.ready()
-    with pytest.raises(WorkerRefused, match="^it only looks up greedily$"):
+    with pytest.raises(PeerRefused, match="^it only looks up greedily$"):
         one.request(REQUEST | {"temperature": 1.0})
-    with pytest.raises(WorkerDied, match="^RuntimeError: no memory left$"):
+    with pytest.raises(PeerFailed, match="^RuntimeError: no memory left$"):
         one.request(REQUEST | {"break": True})
     assert one.request(REQUEST)["outputs"]
 
@@ -95,19 +95,19 @@ def test_a_dead_worker_reports_how_it_ended_and_why(start: Start) -> None:
     one = start()
     one.ready()
     for _ in range(2):  # a later request raises the same error
-        with pytest.raises(WorkerDied, match="exit code 3: a wheel came off"):
+        with pytest.raises(PeerFailed, match="exit code 3: a wheel came off"):
             one.request(REQUEST | {"die": True})
     two = start()
     pid = two.ready()["pid"]
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(WorkerDied, match="ended by signal SIGKILL"):
+    with pytest.raises(PeerFailed, match="ended by signal SIGKILL"):
         two.request(REQUEST)
 
 
 def test_one_whose_children_hold_the_pipe_is_gone_all_the_same(start: Start) -> None:
     one = start()
     one.ready()
-    with pytest.raises(WorkerDied, match="exit code 4"):
+    with pytest.raises(PeerFailed, match="exit code 4"):
         one.request(REQUEST | {"child": True})
 
 
@@ -115,7 +115,7 @@ def test_a_worker_that_fails_to_load_reports_the_reason(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STUB_FAILS", "plain")
-    with pytest.raises(WorkerDied, match="ValueError: these weights are for another engine"):
+    with pytest.raises(PeerFailed, match="ValueError: these weights are for another engine"):
         start(mode="plain").ready()
 
 
@@ -132,7 +132,7 @@ def test_it_ends_when_it_is_closed_even_while_it_works(start: Start, monkeypatch
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
-from outpace.bench.peers.worker import Worker
+from benchmarks.peers.worker import Worker
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
 one = Worker(sys.executable, Path(sys.argv[1]), {}, os.environ)
 try:

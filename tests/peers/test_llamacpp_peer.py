@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from outpace.bench.peers import gguf_models
-from outpace.bench.peers.environments import PEER_ENGINES, PeerEnvironment, find_environments, find_program
-from outpace.bench.peers.gguf_models import converted, converter
-from outpace.bench.peers.rows import CONVERTERS, PeerLauncher, peer_rows
-from outpace.bench.peers.worker import Worker, WorkerDied, WorkerRefused, environment_of
+from benchmarks.peers import gguf_models
+from benchmarks.peers.environments import PEER_ENGINES, PeerEnvironment, find_environments, find_program
+from benchmarks.peers.gguf_models import converted, converter
+from benchmarks.peers.rows import CONVERTERS, PeerLauncher, peer_rows
+from benchmarks.peers.worker import PeerFailed, PeerRefused, Worker, environment_of
 
 ENGINE = PEER_ENGINES["llamacpp"]
 WORKER: dict[str, Any] = runpy.run_path(str(ENGINE.script))
@@ -97,7 +97,7 @@ def test_a_request_is_answered_with_the_end_token_that_the_server_leaves_out(ser
         both = {**REQUEST, "prompts": [[8, 9, 10], [1]], "seeds": [0, None]}
         assert worker.request(both)["outputs"] == [[1, 2, 3, 1, 1], [1, 1, 1, 1, 1]]
         assert worker.request({**REQUEST, "stop": [0]})["outputs"] == [[1, 2, 3, 0]]
-        with pytest.raises(WorkerRefused, match="does not support typical_p"):
+        with pytest.raises(PeerRefused, match="does not support typical_p"):
             worker.request({**REQUEST, "settings": {"typical_p": 0.5}})
     finally:
         worker.close()
@@ -117,7 +117,7 @@ def test_a_server_that_fails_is_not_asked_again(server: str, fails: str, sentenc
     worker = started(server, draft, fails)
     try:
         worker.ready()
-        with pytest.raises(WorkerDied, match=sentence):
+        with pytest.raises(PeerFailed, match=sentence):
             worker.request(REQUEST)
     finally:
         worker.close()
@@ -126,7 +126,7 @@ def test_a_server_that_fails_is_not_asked_again(server: str, fails: str, sentenc
 def test_a_server_that_does_not_start_gives_its_reason(server: str) -> None:
     worker = started(server, {}, "start")
     try:
-        with pytest.raises(WorkerDied, match="ended with exit code 1: error: unknown model architecture"):
+        with pytest.raises(PeerFailed, match="ended with exit code 1: error: unknown model architecture"):
             worker.ready()
     finally:
         worker.close()

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from outpace.bench.peers.converted_models import converted_once, folder_of, key, run_converter
-from outpace.bench.peers.environments import PeerEnvironment
-from outpace.bench.peers.worker import environment_of
+from benchmarks.peers.converted_models import converted_once, folder_of, key, run_converter
+from benchmarks.peers.environments import PeerEnvironment
+from benchmarks.peers.worker import environment_of
 from outpace.models.cache_folder import cache_folder
 from outpace.models.names import resolve
 from outpace.models.threads import num_cpus

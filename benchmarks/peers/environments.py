@@ -1,4 +1,5 @@
-"""The peer engines (values of `--peer`) and the Python environments in which they are installed."""
+"""The engines of other projects (values of `--peer`, besides transformers) and the Python environments in
+which they are installed."""
 
 from __future__ import annotations
 
@@ -7,16 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outpace.bench.peers.vllm_variables import vllm_variables
-from outpace.recipes import split_outside
+from benchmarks.peers.vllm_variables import vllm_variables
 
 Options = Mapping[str, Any]
-IN_PROCESS = "transformers"
 PROGRAM = "llama-server"
 PROBE = """
 import importlib.metadata, importlib.util, json, sys
@@ -104,26 +103,21 @@ class PeerEnvironment:
         return self.python == sys.executable
 
 
-def parse_peers(text: str) -> dict[str, str | None]:
-    """Parse `transformers,openvino=/path/to/python` into {engine name: interpreter or program}; None is the
+def parse_peers(texts: Sequence[str]) -> dict[str, str | None]:
+    """Parse `openvino=/path/to/python` and the like into {engine name: interpreter or program}; None is the
     running interpreter, or the engine's program on the search path. ValueError for an unknown engine or a
     missing path."""
     peers: dict[str, str | None] = {}
-    for piece in split_outside(text, ","):
-        name, equals, python = (part.strip() for part in piece.partition("="))
-        if name not in (IN_PROCESS, *PEER_ENGINES):
+    for text in texts:
+        name, equals, path = (part.strip() for part in text.partition("="))
+        if name not in PEER_ENGINES:
             raise ValueError(
-                f"there is no peer {name!r}: --peer takes {', '.join((IN_PROCESS, *PEER_ENGINES))}"
+                f"there is no peer {name!r}: --peer takes {', '.join(('transformers', *PEER_ENGINES))}"
             )
-        if equals and (name == IN_PROCESS or not python):
-            examples = (
-                f"{engine.name}=/path/to/{PROGRAM if engine.is_program else 'python'}"
-                for engine in PEER_ENGINES.values()
-            )
-            raise ValueError(f"{piece!r} names no interpreter or program: write {' or '.join(examples)}")
-        peers[name] = python or None
-    if not peers:
-        raise ValueError(f"--peer names no engine: it takes {', '.join((IN_PROCESS, *PEER_ENGINES))}")
+        if equals and not path:
+            program = PROGRAM if PEER_ENGINES[name].is_program else "python"
+            raise ValueError(f"{text!r} names no interpreter or program: write {name}=/path/to/{program}")
+        peers[name] = path or None
     return peers
 
 
@@ -179,12 +173,16 @@ def find_program(engine: PeerEngine, path: str | None) -> PeerEnvironment:
 
 
 def find_environments(peers: Mapping[str, str | None], device: str | None) -> list[PeerEnvironment]:
-    """The environments of these engines, except transformers, which runs in this process. ValueError if one
-    is not installed or `device` is not the CPU."""
-    named = [(PEER_ENGINES[name], python) for name, python in peers.items() if name in PEER_ENGINES]
-    if named and device not in (None, "cpu"):
-        raise ValueError(f"--peer {named[0][0].name} is measured on a CPU: use --device cpu")
+    """The environments of these engines. ValueError if one is not installed or `device` is not the CPU."""
+    check_device(peers, device)
+    named = [(PEER_ENGINES[name], path) for name, path in peers.items()]
     return [
         find_program(engine, path) if engine.is_program else find_environment(engine, path)
         for engine, path in named
     ]
+
+
+def check_device(names: Iterable[str], device: str | None) -> None:
+    """ValueError if `device` is not the CPU."""
+    if device not in (None, "cpu"):
+        raise ValueError(f"--peer {next(iter(names))} is measured on a CPU: use --device cpu")

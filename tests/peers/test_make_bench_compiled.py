@@ -11,23 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from outpace.cli.commands.bench import bench
+from benchmarks.peers.__main__ import app
 
 ROOT = Path(__file__).resolve().parents[2]
-APP = typer.Typer(pretty_exceptions_enable=False)
-APP.command()(bench)
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 
 
 def planned(*settings: str) -> list[list[str]]:
-    """The arguments of each `outpace bench` that `make bench-compiled` would run with these variables."""
+    """The arguments of each measurement that `make bench-compiled` would run with these variables."""
     command = ["make", "--dry-run", "--no-print-directory", "bench-compiled", *settings]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = [shlex.split(line) for line in output.splitlines() if re.search(r"outpace bench", line)]
+    found = [shlex.split(line) for line in output.splitlines() if "benchmarks.peers" in line]
     return [[word for word in words if not re.match(r"[A-Z_]+=", word)] for words in found]
 
 
@@ -46,8 +43,8 @@ def test_compiled_models_are_measured_and_reported(tiny: Any, tmp_path: Path) ->
     prompts = f"{tmp_path / 'code.txt'},{tmp_path / 'edit.txt'}"
     small = {"zoo:target": tiny.target, "code,edit": prompts}
     assert small.keys() <= set(measure)
-    arguments = [small.get(word, word) for word in measure[2:]]
-    done = CliRunner().invoke(APP, [*arguments, "--draft", tiny.draft, "--dtype", "float32", "--ignore-eos"])
+    arguments = [small.get(word, word) for word in measure[measure.index("benchmarks.peers") + 1 :]]
+    done = CliRunner().invoke(app, [*arguments, "--draft", tiny.draft, "--dtype", "float32", "--ignore-eos"])
     assert done.exit_code == 0, done.output
     assert {path.name for path in (tmp_path / "bench-compiled").iterdir()} == {
         "bench.json",

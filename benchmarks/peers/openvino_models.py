@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from outpace.bench.peers.converted_models import converted_once, folder_of, key, run_converter
-from outpace.bench.peers.environments import PeerEnvironment
-from outpace.bench.peers.worker import environment_of
+from benchmarks.peers.converted_models import converted_once, folder_of, key, run_converter
+from benchmarks.peers.environments import PeerEnvironment
+from benchmarks.peers.worker import environment_of
 from outpace.models.cache_folder import cache_folder
 from outpace.models.threads import num_cpus
 

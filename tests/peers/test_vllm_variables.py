@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from outpace.bench.peers import vllm_variables as module
-from outpace.bench.peers.vllm_variables import vllm_variables
+from benchmarks.peers import vllm_variables as module
+from benchmarks.peers.vllm_variables import vllm_variables
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,5 @@
 """A peer engine in a worker process of another Python interpreter; requests and answers are JSON lines over
-pipes. Uses only the standard library.
+pipes.
 
 Between requests a worker and its child processes are stopped (SIGSTOP): some engines keep a core busy while
 they wait, which would slow down whatever is measured next.
@@ -19,18 +19,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from outpace.bench.measure.contender import PeerFailed, PeerRefused
+
 SERVE = Path(__file__).parent / "workers" / "serve.py"
 PATIENCE = 0.5  # seconds between two checks that a silent worker is alive
 GRACE = 10.0  # seconds to wait for a worker's exit, before SIGTERM and again before SIGKILL
 TAIL, REASON = 4096, 300  # bytes of stderr searched for an error message, and its maximum length
-
-
-class WorkerDied(RuntimeError):
-    """A worker failed and is not used again; other workers are unaffected."""
-
-
-class WorkerRefused(ValueError):
-    """A request that the engine does not support; it can serve other requests."""
 
 
 class Worker:
@@ -62,16 +56,16 @@ class Worker:
         self._send(settings)
 
     def ready(self) -> Mapping[str, Any]:
-        """Wait until the models are loaded; returns the engine's facts, such as its precision. WorkerDied if
+        """Wait until the models are loaded; returns the engine's facts, such as its precision. PeerFailed if
         loading fails."""
         answer = self._answer()
         if "ready" not in answer:
-            raise WorkerDied(answer.get("error", "it did not say that it is ready"))
+            raise PeerFailed(answer.get("error", "it did not say that it is ready"))
         self.signal(signal.SIGSTOP)
         return answer["ready"]
 
     def request(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Send one request and return its answer. WorkerRefused if the engine does not support it, WorkerDied
+        """Send one request and return its answer. PeerRefused if the engine does not support it, PeerFailed
         if it fails."""
         self.signal(signal.SIGCONT)
         try:
@@ -80,9 +74,9 @@ class Worker:
         finally:
             self.signal(signal.SIGSTOP)
         if "cannot" in answer:
-            raise WorkerRefused(answer["cannot"])
+            raise PeerRefused(answer["cannot"])
         if "error" in answer:
-            raise WorkerDied(answer["error"])
+            raise PeerFailed(answer["error"])
         return answer
 
     def _read_lines(self) -> None:
@@ -98,7 +92,7 @@ class Worker:
             self.process.stdin.write(json.dumps(what).encode() + b"\n")
             self.process.stdin.flush()
         except OSError as error:
-            raise WorkerDied(self._failure_reason()) from error
+            raise PeerFailed(self._failure_reason()) from error
 
     def _answer(self) -> Mapping[str, Any]:
         line, dead = b"", False
@@ -110,7 +104,7 @@ class Worker:
             except queue.Empty:
                 pass  # the worker is busy, or it is dead and a child process holds the pipe open
         if not line:
-            raise WorkerDied(self._failure_reason())
+            raise PeerFailed(self._failure_reason())
         return json.loads(line)
 
     def _failure_reason(self) -> str:

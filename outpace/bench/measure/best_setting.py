@@ -9,16 +9,48 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from outpace.bench.measure.acceptance_bound import AcceptanceBound
-from outpace.bench.measure.contender import Contender, RunOutcome, shortened
+from outpace.bench.measure.contender import (
+    Contender,
+    MethodContender,
+    PeerFailed,
+    PeerRefused,
+    RunOutcome,
+    shortened,
+)
 from outpace.bench.measure.halves import rate
 from outpace.bench.measure.run import Trial, run_trial, warm_up
-from outpace.bench.peers.worker import WorkerDied, WorkerRefused
 from outpace.core.sampling_params import SamplingParams
 
 NUM_TRIALS = (
     3  # prompts (or batches) decoded per setting and temperature, spread evenly over the measurement's
 )
 MAX_TOKENS = 48  # new tokens per prompt during the search
+DRAFT_DEPTHS = (3, 5)  # draft lengths to try, besides those of speculative-sampling in this benchmark
+LOOKUPS = ((5, 3), (10, 3))  # (draft length, longest n-gram) to try, besides those of our prompt-lookup
+
+
+def draft_depths(methods: Sequence[MethodContender]) -> list[int]:
+    """The draft lengths to try with a draft model; empty if speculative-sampling is not measured."""
+    ours = [int(m.options.get("depth") or 5) for m in methods if m.method == "speculative-sampling"]
+    return list(dict.fromkeys([*ours, *DRAFT_DEPTHS])) if ours else []
+
+
+def lookups(methods: Sequence[MethodContender]) -> list[tuple[int, int]]:
+    """(Draft length, longest n-gram) to try with prompt lookup; empty if prompt-lookup is not measured."""
+    ours = [
+        (int(m.options.get("depth") or 10), int(m.options.get("max_ngram") or 3))
+        for m in methods
+        if m.method == "prompt-lookup"
+    ]
+    return list(dict.fromkeys([*ours, *LOOKUPS])) if ours else []
+
+
+def setting_name(options: Mapping[str, Any]) -> str:
+    """The name of a setting in tables, such as `depth=5,eager` or `compiled`."""
+    words = [f"{key}={value}" for key, value in options.items() if key != "eager"]
+    if "eager" in options:
+        words.append("eager" if options["eager"] else "compiled")
+    return ",".join(words)
 
 
 class PeerContender(Contender, Protocol):
@@ -63,7 +95,7 @@ class BestSetting:
         """Try every setting at every temperature; returns {temperature: reason} for temperatures that no
         setting supports.
 
-        WorkerDied if no setting could be started or run at all.
+        PeerFailed if no setting could be started or run at all.
         """
         refused: dict[float, str] = {}
         for setting, start in self.settings.items():
@@ -72,17 +104,17 @@ class BestSetting:
                 for temperature in temperatures:
                     try:
                         speed = self._speed(contender, trials, sampling, temperature, seed)
-                    except WorkerRefused as error:
+                    except PeerRefused as error:
                         refused[temperature] = str(error)
                         continue
                     self.speeds.setdefault(temperature, {})[setting] = speed
-            except (WorkerDied, OSError, ValueError, RuntimeError) as error:
+            except (PeerFailed, OSError, ValueError, RuntimeError) as error:
                 self.failures[setting] = str(error)
                 for speeds in self.speeds.values():
                     speeds.pop(setting, None)
             self._keep_the_best()
         if not self.chosen and self.failures:
-            raise WorkerDied(next(iter(self.failures.values())))
+            raise PeerFailed(next(iter(self.failures.values())))
         return {heat: reason for heat, reason in refused.items() if heat not in self.chosen}
 
     def _speed(

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from outpace.bench.measure.acceptance_bound import AcceptanceBound
+from outpace.bench.measure.best_setting import BestSetting, draft_depths, lookups, setting_name
 from outpace.bench.measure.contender import Contender, MethodContender, RunOutcome, precision_of
-from outpace.bench.peers.best_setting import BestSetting
-from outpace.bench.peers.rows import draft_depths, lookups, setting_name
 from outpace.core.sampling_params import SamplingParams
 
 PREFIX = "transformers"

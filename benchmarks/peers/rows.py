@@ -12,19 +12,17 @@ from typing import Any
 
 from torch import Tensor
 
+from benchmarks.peers import gguf_models, openvino_models
+from benchmarks.peers.environments import PeerEnvironment
+from benchmarks.peers.worker import Worker, environment_of
 from outpace.bench.measure.acceptance_bound import AcceptanceBound
-from outpace.bench.measure.contender import Contender, MethodContender, RunOutcome
-from outpace.bench.peers import gguf_models, openvino_models
-from outpace.bench.peers.best_setting import BestSetting
-from outpace.bench.peers.environments import PeerEnvironment
-from outpace.bench.peers.worker import Worker, WorkerDied, environment_of
+from outpace.bench.measure.best_setting import BestSetting, draft_depths, lookups, setting_name
+from outpace.bench.measure.contender import Contender, MethodContender, PeerFailed, RunOutcome
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.names import resolve
 
 # values at which a sampling parameter has no effect; only other values are sent to a peer
 NEUTRAL_SETTINGS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
-DRAFT_DEPTHS = (3, 5)  # draft lengths to try, besides those of speculative-sampling in this benchmark
-LOOKUPS = ((5, 3), (10, 3))  # (draft length, longest n-gram) to try, besides those of our prompt-lookup
 Options = dict[str, Any]
 # engine -> what writes a model in its format; the others read folders
 CONVERTERS = {"openvino": openvino_models.converted, "llamacpp": gguf_models.converted}
@@ -115,30 +113,6 @@ def peer_rows(peer: PeerEnvironment, methods: Sequence[MethodContender], draft: 
     ]
 
 
-def draft_depths(methods: Sequence[MethodContender]) -> list[int]:
-    """The draft lengths to try with a draft model; empty if speculative-sampling is not measured."""
-    ours = [int(m.options.get("depth") or 5) for m in methods if m.method == "speculative-sampling"]
-    return list(dict.fromkeys([*ours, *DRAFT_DEPTHS])) if ours else []
-
-
-def lookups(methods: Sequence[MethodContender]) -> list[tuple[int, int]]:
-    """(Draft length, longest n-gram) to try with prompt lookup; empty if prompt-lookup is not measured."""
-    ours = [
-        (int(m.options.get("depth") or 10), int(m.options.get("max_ngram") or 3))
-        for m in methods
-        if m.method == "prompt-lookup"
-    ]
-    return list(dict.fromkeys([*ours, *LOOKUPS])) if ours else []
-
-
-def setting_name(options: Mapping[str, Any]) -> str:
-    """The name of a setting in tables, such as `depth=5,eager` or `compiled`."""
-    words = [f"{key}={value}" for key, value in options.items() if key != "eager"]
-    if "eager" in options:
-        words.append("eager" if options["eager"] else "compiled")
-    return ",".join(words)
-
-
 @dataclass
 class PeerLauncher:
     """Starts the worker processes of peer engines, all with the same models, data type and number of
@@ -171,7 +145,7 @@ class PeerLauncher:
         for row in rows:
             try:
                 if reason := next((broken[kind] for kind in row.needs if kind in broken), None):
-                    raise WorkerDied(reason)
+                    raise PeerFailed(reason)
                 needed = {kind: models[kind] for kind in row.needs}
                 starts = {
                     name: partial(self._start, peer, row, options, needed)
@@ -182,7 +156,7 @@ class PeerLauncher:
                     contenders.append(start())
                 else:
                     contenders.append(BestSetting(f"{row.name}, best of {len(starts)} settings", starts))
-            except (WorkerDied, OSError) as error:
+            except (PeerFailed, OSError) as error:
                 self.failed[row.name] = str(error)
         return contenders
 

@@ -1,4 +1,4 @@
-"""`outpace bench --peer` with a stub engine: rows, reasons of failures, precision, conversion, missing
+"""`benchmarks.peers` with a stub engine: rows, reasons of failures, precision, conversion, missing
 packages."""
 
 from __future__ import annotations
@@ -12,18 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from outpace.bench.peers import environments as peer_kinds
-from outpace.bench.peers.converted_models import key
-from outpace.bench.peers.environments import PEER_ENGINES, PeerEnvironment, find_environment, parse_peers
-from outpace.bench.peers.openvino_models import converted
-from outpace.bench.peers.worker import Worker
-from outpace.cli.commands.bench import bench
+from benchmarks.peers import environments as peer_kinds
+from benchmarks.peers.__main__ import app, find_peers
+from benchmarks.peers.converted_models import key
+from benchmarks.peers.environments import PEER_ENGINES, PeerEnvironment, find_environment, parse_peers
+from benchmarks.peers.openvino_models import converted
+from benchmarks.peers.worker import Worker
 
-APP = typer.Typer(pretty_exceptions_enable=False)
-APP.command()(bench)
 STUB = Path(__file__).parent / "stub_engine.py"
 # compiled and eager; with depths 2, 3 and 5; with lengths (3, 2), (5, 3) and (10, 3)
 PLAIN, DRAFT, LOOKUP = (
@@ -63,7 +60,9 @@ def call(tiny: Any, tmp_path: Path, *arguments: str) -> Result:
         "float64",
     ]
     options += ["--max-tokens", "8", "--rounds", "1", "--threads", "1", "--device", "cpu", "--ignore-eos"]
-    return CliRunner().invoke(APP, [*options, "--methods", METHODS, "--peer", "vllm", *arguments])
+    return CliRunner().invoke(
+        app, [*options, "--methods", METHODS, "--peer", "vllm", *arguments], obj=find_peers
+    )
 
 
 def gone(pids: list[int]) -> bool:
@@ -155,19 +154,18 @@ def test_a_missing_package_gives_one_sentence_with_the_install_command(tiny: Any
     ("text", "sentence"),
     [
         ("someone", "there is no peer 'someone'"),
-        ("transformers=/bin/python", "names no interpreter"),
+        ("transformers=/bin/python", "there is no peer 'transformers'"),
         ("vllm=", "names no interpreter"),
-        (",", "names no engine"),
+        ("", "there is no peer ''"),
     ],
 )
 def test_a_peer_that_cannot_be_meant(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        parse_peers(text)
+        parse_peers([text])
 
 
 def test_peers_and_their_interpreters() -> None:
-    assert parse_peers("transformers, openvino=~/ov/bin/python,vllm") == {
-        "transformers": None,
+    assert parse_peers(["openvino=~/ov/bin/python", "vllm"]) == {
         "openvino": "~/ov/bin/python",
         "vllm": None,
     }
