@@ -43,7 +43,7 @@ SPEEDUPS = re.compile(
 )
 HELP = "<!-- help -->"
 # in the repository pages link to a method's file, on the site to its page
-RECIPE = re.compile(r"\]\((?P<up>(?:\.\./)+)outpace/recipes/\w+/(?P<name>\w+)\.py\)")
+RECIPE = re.compile(r"\]\((?P<up>(?:\.\./)+)outpace/recipes/\w+/(?P<name>\w+)(?:/recipe)?\.py\)")
 VERB = re.compile(r"^  ([a-z][a-z-]*)(?:  |$)", re.MULTILINE)
 
 

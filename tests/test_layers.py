@@ -73,7 +73,8 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
     part = _part(module)
     if part not in LEVEL:
         return [f"{module}: {part} has no place in tests/test_layers.py"]
-    is_recipe = part == "recipes" and not is_package and module.count(".") == 3  # in a folder of a family
+    is_recipe = part == "recipes" and module.count(".") >= 3  # in a folder of a family
+    own = ".".join(module.split(".")[:4]) + "." if module.count(".") > 3 else ""  # the folder of one recipe
     wrong: list[str] = []
     for line, name in imported(source, module, is_package):
         top, *rest = name.split(".")
@@ -86,7 +87,7 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
             continue  # a constant, which brings nothing along
         if other not in LEVEL:
             wrong.append(f"{module}:{line} imports the public package ({name}), which stands above it")
-        elif other == "recipes" and is_recipe:
+        elif other == "recipes" and is_recipe and not (own and name.startswith(own)):
             wrong.append(f"{module}:{line} a recipe imports from outpace.recipes ({name})")
         elif other != part and LEVEL[other] >= LEVEL[part]:
             wrong.append(f"{module}:{line} {part} imports {name}, which does not stand below it")
@@ -121,6 +122,7 @@ def test_the_checker_catches_what_it_is_for() -> None:
         ("from ...recipes import medusa", "outpace.drafters.model.heads"): "recipes",
         ("from . import medusa", "outpace.recipes.heads.hydra"): "recipe",
         ("from outpace.recipes.heads.medusa import Head", "outpace.recipes.heads.hydra"): "recipe",
+        ("from outpace.recipes.control.s2d import Head", "outpace.recipes.control.s2d_too.recipe"): "recipe",
         ("def late():\n    from outpace.bench import run", "outpace.proof.enumeration"): "bench",
         ("from outpace import load", "outpace.bench.measure.run"): "public",
         ("import outpace", "outpace.cli.commands.demo"): "public",
@@ -155,6 +157,7 @@ def test_the_checker_lets_the_rest_through() -> None:
         ),
         ("from outpace.recipes._options import build", "outpace.recipes", True),
         ("from outpace.recipes import _options", "outpace.recipes._catalogue", False),
+        ("from outpace.recipes.control.s2d.router import R", "outpace.recipes.control.s2d.recipe", False),
         ("from . import demo\nfrom outpace import api", "outpace.cli", True),
         ("from .api import load", "outpace", True),
         ("from outpace.training.losses import acceptance", "outpace.models.heads.medusa.lesson", False),

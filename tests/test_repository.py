@@ -117,10 +117,10 @@ def test_the_site_links_to_the_pages_of_methods(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     pytest.importorskip("mkdocs")
     hooks = import_module("docs_hooks")
-    text = "[auto](../outpace/recipes/control/auto.py), [fr](../outpace/recipes/control/fr_spec.py)"
+    text = "[auto](../outpace/recipes/control/auto.py), [o](../outpace/recipes/x/omnidraft/recipe.py)"
     page = SimpleNamespace(file=SimpleNamespace(src_uri="zoo.md"))
     assert (
-        hooks.on_page_markdown(text, page, None, None) == "[auto](methods/auto.md), [fr](methods/fr-spec.md)"
+        hooks.on_page_markdown(text, page, None, None) == "[auto](methods/auto.md), [o](methods/omnidraft.md)"
     )
     text = "<!-- source: outpace/decode.py Session.commit -->\n[`Session.commit`](../outpace/decode.py)\n"
     found = hooks.on_page_markdown(text, page, None, None)

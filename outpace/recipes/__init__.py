@@ -1,5 +1,5 @@
 """Recipes: one file per published method, in a folder per family; looked up by file name, imported at first
-use.
+use. A long method is a folder of its own, with the recipe in `recipe.py` and its parts beside it.
 
 Calling the package itself, `outpace.recipes()`, returns the catalogue.
 """
@@ -67,10 +67,11 @@ GROUP = "outpace.recipes"
 
 @cache
 def files() -> dict[str, Path]:
-    """Recipe name -> source file, for the recipes of this package: the modules of the families' folders. They
-    are listed once: names are looked up hundreds of times."""
-    found = (path for path in FOLDER.glob("*/*.py") if not path.name.startswith("_"))
-    return {identifier(path.stem): path for path in sorted(found, key=lambda path: path.stem)}
+    """Recipe name -> source file, for the recipes of this package: FAMILY/METHOD.py or
+    FAMILY/METHOD/recipe.py. They are listed once: names are looked up hundreds of times."""
+    found = {path.stem: path for path in FOLDER.glob("*/*.py") if not path.name.startswith("_")}
+    found |= {path.parent.name: path for path in FOLDER.glob("*/*/recipe.py")}
+    return {identifier(name): path for name, path in sorted(found.items())}
 
 
 @cache
@@ -148,8 +149,7 @@ def module_of(name: str) -> str:
     """The module with the recipe of this name; it is not imported. RecipeError if there is none."""
     wanted = identifier(name)
     if wanted in files():
-        path = files()[wanted]
-        return f"{__name__}.{path.parent.name}.{path.stem}"
+        return ".".join([__name__, *files()[wanted].relative_to(FOLDER).with_suffix("").parts])
     if wanted in plugins():
         return plugins()[wanted].module
     if point := _entry_point_of(wanted):

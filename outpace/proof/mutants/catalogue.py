@@ -83,7 +83,8 @@ from outpace.proof.mutants.siblings import (
     likeliest_kept,
 )
 from outpace.proof.mutants.skip_sets import BestDraft, chosen_layers, most_probable_siblings
-from outpace.recipes.vocabularies.omnidraft import PairMergingDrafter, Stop
+from outpace.recipes.vocabularies.omnidraft.early_stop import Stop
+from outpace.recipes.vocabularies.omnidraft.pair_merging import PairMergingDrafter
 from outpace.recipes.vocabularies.slrs import StringDrafts
 from outpace.recipes.vocabularies.tli import SharedTokenDrafts
 from outpace.sampling.target_probs import LazyTargetProbs

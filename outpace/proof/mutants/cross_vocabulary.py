@@ -19,7 +19,8 @@ from outpace.drafters.model.grow import Read, grow
 from outpace.drafters.model.incremental_tree import IncrementalTree
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft
-from outpace.recipes.vocabularies.omnidraft import PairMergingDrafter, Stop, _Row
+from outpace.recipes.vocabularies.omnidraft.early_stop import Stop
+from outpace.recipes.vocabularies.omnidraft.pair_merging import PairMergingDrafter, _Row
 from outpace.recipes.vocabularies.slrs import PartialString, StringDrafts
 from outpace.recipes.vocabularies.tli import SharedTokenDrafts
 

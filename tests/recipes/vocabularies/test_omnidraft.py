@@ -21,7 +21,8 @@ from outpace.proof.enumeration import Case, enumerate_distributions, largest_err
 from outpace.proof.expected_acceptance import expected_accepted
 from outpace.proof.per_row_drafter import row_by_row
 from outpace.proof.reference import table_logits
-from outpace.recipes.vocabularies.omnidraft import TokenPairs, omnidraft
+from outpace.recipes.vocabularies.omnidraft.pair_merging import TokenPairs
+from outpace.recipes.vocabularies.omnidraft.recipe import omnidraft
 from outpace.recipes.vocabularies.tli import tli
 from outpace.sampling.target_probs import LazyTargetProbs
 

@@ -21,9 +21,6 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.drafters.lookup.prediction import PredictionDrafter
-from outpace.drafters.model.acceptance_head import INTERVAL, AcceptanceHead
-from outpace.drafters.model.online_adam import OnlineAdam
-from outpace.drafters.model.online_distillation import OnlineDistillation
 from outpace.models.hf.low_rank import LowRankAdapter
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
@@ -34,7 +31,11 @@ from outpace.proof.models import Models, tables, transformers_models
 from outpace.proof.mutants.cross_vocabulary import HiddenStop
 from outpace.proof.per_row_drafter import Apart
 from outpace.proof.reference import table_logits
-from outpace.recipes.vocabularies.omnidraft import PairMergingDrafter, Stop, omnidraft
+from outpace.recipes.vocabularies.omnidraft.early_stop import INTERVAL, AcceptanceHead, Stop
+from outpace.recipes.vocabularies.omnidraft.online_adam import OnlineAdam
+from outpace.recipes.vocabularies.omnidraft.online_distillation import OnlineDistillation
+from outpace.recipes.vocabularies.omnidraft.pair_merging import PairMergingDrafter
+from outpace.recipes.vocabularies.omnidraft.recipe import omnidraft
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
 

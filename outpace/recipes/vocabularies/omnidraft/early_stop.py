@@ -1,5 +1,5 @@
-"""A head that predicts from a draft model's hidden state whether the token it has just read is accepted, and
-learns from what the target accepts.
+"""Ends a draft where one of its tokens will probably be rejected. A head on the draft model's hidden states
+predicts that; it learns from what the target accepts.
 
 Letters: M positions, D hidden size.
 """
@@ -13,11 +13,51 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from outpace.drafters.model.online_adam import OnlineAdam, Weights
+from outpace.core.contracts import Step
+from outpace.recipes.vocabularies.omnidraft.online_adam import OnlineAdam, Weights
 
 REMEMBERED = 1024  # last verified draft tokens that the head learns from
 INTERVAL, UPDATES = 32, 4  # verified draft tokens between rounds of updates, and updates in a round
 STEP = 0.25  # largest change of a logit by one update, about
+
+
+class Stop:
+    """Decides behind which tokens the draft of a row ends: those with which the predicted probability that
+    any drafted token is rejected exceeds a threshold."""
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold, self.head = threshold, AcceptanceHead()
+        # slot -> tokens of its last draft, and hidden states after the first of them, (D,) each
+        self._drafted: dict[int, tuple[list[int], list[Tensor]]] = {}
+
+    def accepted(self, hidden: Tensor) -> list[float]:  # (M, D) -> (M,)
+        """The predicted probability that the token after which the draft model has this state is accepted."""
+        return self.head.accepted(hidden)
+
+    def ends(self, survival: float) -> bool:
+        """Whether a draft ends whose tokens are all accepted with this probability."""
+        return 1 - survival > self._threshold
+
+    def remember(self, slot: int, tokens: list[int], hidden: list[Tensor]) -> None:
+        """The draft of a row, which `observe` learns from."""
+        self._drafted[slot] = tokens, hidden
+
+    def observe(self, step: Step) -> None:
+        """Learn which of the remembered tokens were accepted. Those after the first rejection were not
+        tested."""
+        tree, hidden, accepted = step.draft.tree, list[Tensor](), list[bool]()
+        forest, tokens = tree.forest, tree.tokens.tolist()
+        for row, slot in enumerate(step.ctx.slots):
+            drafted, states = self._drafted.pop(slot, ([], []))
+            if [tokens[node] for node in forest.nodes[row][1:]] != drafted:
+                continue  # another drafter's, such as a predicted output
+            depth = forest.depths[step.verdict.leaf[row]]
+            tested = states[: depth + 1]
+            hidden += tested
+            accepted += [index < depth for index in range(len(tested))]
+        self._drafted.clear()
+        if hidden:
+            self.head.learn(torch.stack(hidden), accepted)
 
 
 class AcceptanceHead:
