@@ -25,14 +25,14 @@ from outpace.bench.measure.provenance import provenance
 from outpace.bench.report.json_file import write_json
 from outpace.console import progress
 from outpace.core.tree import Shape
+from outpace.drafters.lookup.token_recycling import AdjacencyTable
 from outpace.indexes.automata.online import SuffixAutomaton
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
-from outpace.indexes.hidden_states import HiddenStateIndex
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.indexes.suffix_tree import SuffixTree
-from outpace.indexes.tables.adjacency import AdjacencyTable
-from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
-from outpace.indexes.tables.trigrams import TrigramTable
+from outpace.recipes.training_free.aded.trigram_table import TrigramTable
+from outpace.recipes.training_free.dresd.hidden_states import HiddenStateIndex
+from outpace.recipes.training_free.stand.ngram_probabilities import NGramProbabilities
+from outpace.recipes.training_free.suffix_decoding.suffix_tree import SuffixTree
 from outpace.tables import Table, print_tables
 
 DOCUMENT, NUM_CALLS, PART = 500, 2000, 100_000  # tokens per document; timed calls; tokens made at once

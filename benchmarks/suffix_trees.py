@@ -33,10 +33,10 @@ from outpace.bench.report.json_file import write_json
 from outpace.bench.report.tables import number, percent
 from outpace.console import progress
 from outpace.core.sampling_params import SamplingParams
-from outpace.indexes.suffix_tree import SuffixTree
 from outpace.models.hf.target import load
 from outpace.models.names import resolve
 from outpace.recipes import get
+from outpace.recipes.training_free.suffix_decoding.suffix_tree import SuffixTree
 from outpace.tables import Table, print_tables
 
 SCHEMA = "outpace-suffix-trees/1"

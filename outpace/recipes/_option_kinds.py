@@ -244,13 +244,13 @@ def _suffix_automaton(fixtures: Fixtures) -> store.Index:
 
 
 def _trigrams(fixtures: Fixtures) -> store.Index:
-    from outpace.indexes.tables.trigrams import TrigramTable
+    from outpace.recipes.training_free.aded.trigram_table import TrigramTable
 
     return TrigramTable.build(fixtures.texts)
 
 
 def _hidden_states(fixtures: Fixtures) -> store.Index:
-    from outpace.drafters.lookup.hidden_state_search import indexed
+    from outpace.recipes.training_free.dresd.recipe import indexed
 
     return indexed(fixtures.target, fixtures.texts)
 

@@ -11,13 +11,12 @@ from outpace.cli.commands.index import binary_size, special_tokens
 from outpace.core.skip_set import SkipSet
 from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
-from outpace.indexes.hidden_states import HiddenStateIndex
 from outpace.indexes.skip_set_anchors import SkipSetAnchors
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.indexes.suffix_tree import SuffixTree
-from outpace.indexes.tables.trigrams import TrigramTable
 from outpace.indexes.token_counts import TokenCounts
 from outpace.models.checkpoint import load_tokenizer
+from outpace.recipes.training_free.aded.trigram_table import TrigramTable
+from outpace.recipes.training_free.dresd.hidden_states import HiddenStateIndex
 
 
 @pytest.fixture
@@ -94,7 +93,6 @@ def test_every_kind_is_built_from_every_source(outpace_, tiny, texts, words):
     for kind, cls in (
         ("suffix-array", SuffixArray),
         ("suffix-automaton", StaticAutomaton),
-        ("suffix-tree", SuffixTree),
         ("trigrams", TrigramTable),
         ("token-counts", TokenCounts),
     ):
@@ -112,8 +110,6 @@ def test_every_kind_is_built_from_every_source(outpace_, tiny, texts, words):
         elif kind == "suffix-automaton":
             assert index.count(index.move(Pointer(), [5, 6])) == 3
             assert index.move(Pointer(), written).length == len(written)
-        elif kind == "suffix-tree":
-            assert index.count([5, 6]) == 3 and index.count(written[:20]) == 2
         elif kind == "token-counts":
             counted = dict(zip(index.ids.tolist(), index.counts.tolist(), strict=True))
             assert counted[8] == 1 and counted[5] >= 3 and index.special.tolist() == [words.eos_token_id]
@@ -143,36 +139,18 @@ def test_show_prints_the_header_of_a_file(outpace_, tiny, texts, words):
     assert str(found["metadata"]["tokens"]) in table
 
 
-def test_a_suffix_tree_keeps_the_newest(outpace_, tiny, texts):
-    command = (
-        "index",
-        "build",
-        *texts,
-        "--kind",
-        "suffix-tree",
-        "--tokenizer",
-        tiny.target,
-        "-o",
-        "my.index",
-    )
-    assert outpace_(*command, "--max-tokens", 7).exit_code == 0
-    assert store.load(SuffixTree, "my.index").metadata["documents"] == 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "words_"),
     [
         (("--from", "nowhere"), "there is no nowhere"),
         (("--from", "empty"), "no files"),
         (("--from", "empty.txt"), "hold no tokens"),
-        (("--from", "empty.txt", "--kind", "suffix-tree"), "hold no tokens"),
         (("--from", "empty.jsonl", "--kind", "trigrams"), "hold no tokens"),
         (("--from", "good.txt", "-o", "empty"), "empty is a folder"),
         (("--from", "bad.bin"), "bad.bin is not UTF-8 text"),
         (("--from", "bad.jsonl"), "bad.jsonl:2 is not JSON"),
         (("--from", "none.jsonl"), 'none.jsonl:1 has neither "text" nor'),
         (("--from", "large.jsonl"), "tokens beyond"),
-        (("--from", "good.txt", "--kind", "adjacency"), "is filled while a model decodes"),
         (("--from", "good.txt", "--kind", "horse"), "there is no kind horse"),
         (("--from", "good.txt", "-o", "no/where.index"), "make it first"),
         (("--from", "good.txt", "--tokenizer", "./none"), "none"),

@@ -17,21 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from outpace.core.tree import Shape
 from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.candidates import CandidateTree
-from outpace.indexes.hidden_states import HiddenStateIndex
 from outpace.indexes.skip_set_anchors import SkipSetAnchors
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.indexes.suffix_tree import SuffixTree
-from outpace.indexes.tables.adjacency import AdjacencyTable
-from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
-from outpace.indexes.tables.trigram_search import search
-from outpace.indexes.tables.trigrams import TrigramTable
 from outpace.indexes.token_counts import TokenCounts
+from outpace.recipes.training_free.aded.trigram_search import search
+from outpace.recipes.training_free.aded.trigram_table import TrigramTable
+from outpace.recipes.training_free.dresd.hidden_states import HiddenStateIndex
 
-SHAPE = Shape((0, 0, 1, 1, 2, 3))
 HOSTILE_INTEGERS = (
     -(1 << 63),
     -(1 << 31),
@@ -88,22 +83,12 @@ def query(index: Any, contexts: list[list[int]]) -> None:
                 check(index.continuation_tree(pointer), top)
                 assert all(0 <= token <= top for token in index.continuation(pointer, 9))
                 assert all(0 <= token <= top for token, _ in index.successors(pointer))
-            case SuffixTree():
-                check(index.speculate(context, tree=True, max_spec_offset=4), index.max_token)
-                index.extend(1, context)
-            case AdjacencyTable():
-                if top >= max(context):
-                    check(index.draft(context[0], SHAPE), top)
-                    assert all(0 <= token <= top for token in index.successors(context[0]))
             case TrigramTable():
                 own = TrigramTable(index.tokens.shape[1])
                 own.adapt(context)
                 check(search(index, own, context, iterations=30), max(top, *context))
                 index.adapt(context)
                 index.add(own)
-            case NGramProbabilities():
-                check(index.draft(context, SHAPE), index.max_token)
-                index.update(context, [[1]] * 3, [[0.5]] * 3)
             case HiddenStateIndex():
                 assert (index.search(np.ones(len(index.mean), np.float32), 5)[0] <= top).all()
             case SkipSetAnchors():
@@ -114,9 +99,6 @@ def query(index: Any, contexts: list[list[int]]) -> None:
                 assert len(set(kept)) == len(kept) and all(0 <= token <= max(top, 1 << 10) for token in kept)
             case _:
                 raise TypeError(type(index).__name__)
-    if isinstance(index, SuffixTree):
-        while index.num_requests:
-            index.evict()
 
 
 def damage(data: bytes, rng: np.random.Generator) -> bytes:
@@ -171,10 +153,7 @@ def damage(data: bytes, rng: np.random.Generator) -> bytes:
 CLASSES: tuple[Callable[..., Any], ...] = (
     SuffixArray,
     StaticAutomaton,
-    SuffixTree,
-    AdjacencyTable,
     TrigramTable,
-    NGramProbabilities,
     HiddenStateIndex,
     TokenCounts,
     SkipSetAnchors,

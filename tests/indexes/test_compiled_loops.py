@@ -45,7 +45,7 @@ def test_a_loop_runs_with_and_without_numba(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_is_compiled_is_named_after_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
-    monkeypatch.setattr(loops, "_hash_of_sources", lambda: "12345678")
+    monkeypatch.setattr(loops, "_hash_of_sources", lambda folder: "12345678")
     monkeypatch.setattr(add_up, "__qualname__", "add_up")
     assert compiled_loop(add_up).compiled.py_func.__qualname__ == "add_up-12345678"
 

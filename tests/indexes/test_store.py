@@ -17,17 +17,13 @@ import pytest
 from safetensors import safe_open
 
 from outpace.core.skip_set import SkipSet
-from outpace.core.tree import Shape
 from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
-from outpace.indexes.hidden_states import HiddenStateIndex
 from outpace.indexes.skip_set_anchors import SkipSetAnchors
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.indexes.suffix_tree import SuffixTree
-from outpace.indexes.tables.adjacency import AdjacencyTable
-from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
-from outpace.indexes.tables.trigrams import TrigramTable
 from outpace.indexes.token_counts import TokenCounts
+from outpace.recipes.training_free.aded.trigram_table import TrigramTable
+from outpace.recipes.training_free.dresd.hidden_states import HiddenStateIndex
 
 MINE, OTHER = store.fingerprint({"a": 0, "b": 1}), store.fingerprint({"a": 1, "b": 0})
 rng = np.random.default_rng(0)
@@ -35,29 +31,9 @@ DOCUMENTS = [rng.integers(0, 6, 40).tolist() for _ in range(5)]
 CONTEXTS = [rng.integers(0, 6, 6).tolist() for _ in range(50)]
 
 
-def suffix_tree() -> SuffixTree:
-    tree = SuffixTree(depth=8, max_tokens=250)
-    for request, text in enumerate(DOCUMENTS):
-        tree.extend(request, text)
-        tree.finish(request)
-    return tree
-
-
-def adjacency() -> AdjacencyTable:
-    table = AdjacencyTable(6, 3)
-    table.update(range(5), [[token, (token + 1) % 6, 5 - token] for token in range(5)])
-    return table
-
-
 def trigrams() -> TrigramTable:
     table = TrigramTable.build(DOCUMENTS, 4, 10)
     table.adapt([7, 8, 9, 7, 8])
-    return table
-
-
-def logit_ngrams() -> NGramProbabilities:
-    table = NGramProbabilities()
-    table.update(DOCUMENTS[0], [[1, 2]] * 30, [[0.5, 0.25]] * 30)
     return table
 
 
@@ -78,13 +54,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, list[int]], Any]]] = {
             index.move(Pointer(), text),
         ),
     ),
-    "suffix-tree": (
-        suffix_tree,
-        lambda index, text: (index.speculate(text, tree=True), index.count(text[:2])),
-    ),
-    "adjacency": (adjacency, lambda index, text: index.draft(text[0], Shape((0, 0, 1, 1, 2)))),
     "trigrams": (trigrams, lambda index, text: index.successors(*text[:2])),
-    "ngram-probabilities": (logit_ngrams, lambda index, text: index.lookup(text)),
     "token-counts": (
         lambda: TokenCounts.build(DOCUMENTS, special=[9]),
         lambda index, text: index.kept(1 + text[0], 10),
@@ -153,7 +123,7 @@ def test_a_file_for_another_tokenizer_or_of_another_kind_is_refused(made: Any) -
         ValueError, match="another tokenizer: build it again with the --tokenizer of your model"
     ):
         store.load(type(index), path, OTHER)
-    other = AdjacencyTable if index.kind != "adjacency" else SuffixTree
+    other = TokenCounts if index.kind != "token-counts" else TrigramTable
     with pytest.raises(ValueError, match=f"holds a {index.kind} index: build one with --kind {other.kind}"):
         store.load(other, path, MINE)
     store.load(type(index), path)  # without a fingerprint the tokenizer is not checked
@@ -207,7 +177,7 @@ def test_a_header_that_does_not_fit_the_arrays_is_refused(made: Any) -> None:
             store.load(type(index), path)
 
 
-NEEDS_METADATA = ("suffix-array", "suffix-automaton", "suffix-tree", "trigrams", "ngram-probabilities")
+NEEDS_METADATA = ("suffix-array", "suffix-automaton", "trigrams")
 
 
 def test_numbers_that_would_lead_out_of_the_arrays_are_refused_or_harmless(made: Any) -> None:
@@ -249,9 +219,9 @@ class Altered:
 
 def test_a_run_that_is_stopped_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "some.index"
-    store.save(adjacency(), path, MINE)
+    store.save(dense(), path, MINE)
     before = path.read_bytes()
-    broken = Altered(adjacency(), {"table": np.zeros(3, np.float16)})
+    broken = Altered(dense(), {"keys": np.zeros(3, np.float16)})
     with pytest.raises(KeyError):
         store.save(broken, path)
     assert path.read_bytes() == before
@@ -266,10 +236,10 @@ class Unwritable(np.ndarray[Any, Any]):
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "some.index"
-    store.save(adjacency(), path, MINE)
+    store.save(dense(), path, MINE)
     before = path.read_bytes()
     with pytest.raises(OSError, match="no space"):
-        store.save(Altered(adjacency(), {"table": np.zeros(3, np.int32).view(Unwritable)}), path)
+        store.save(Altered(dense(), {"keys": np.zeros(3, np.float32).view(Unwritable)}), path)
     assert path.read_bytes() == before
 
 
@@ -282,20 +252,6 @@ def test_writing_to_a_mapped_index_leaves_its_file_alone(tmp_path: Path) -> None
         loaded.adapt(context)
     assert loaded.successors(0, 1) != trigrams().successors(0, 1)
     assert path.read_bytes() == before
-
-
-def test_a_suffix_tree_that_was_saved_goes_on(tmp_path: Path) -> None:
-    tree = suffix_tree()
-    store.save(tree, tmp_path / "tree.index")
-    loaded = store.load(SuffixTree, tmp_path / "tree.index")
-    for each in (tree, loaded):
-        for request in range(10, 14):
-            each.extend(request, DOCUMENTS[request - 10][::-1])
-    for context in CONTEXTS:
-        assert [loaded.count(context[:n]) for n in (1, 2, 3)] == [tree.count(context[:n]) for n in (1, 2, 3)]
-    while loaded.num_requests:
-        loaded.evict()
-    assert loaded.num_nodes == 0
 
 
 def test_threads_read_one_index_at_once(made: Any) -> None:

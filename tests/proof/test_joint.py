@@ -34,7 +34,7 @@ from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.base.speculative_sampling import speculative_sampling
 from outpace.recipes.serving.bass import bass
 from outpace.recipes.training_free.multi_sample import multi_sample
-from outpace.recipes.training_free.stand import stand
+from outpace.recipes.training_free.stand.recipe import stand
 from outpace.recipes.training_free.token_recycling import token_recycling
 from outpace.recipes.verification.specinfer import specinfer
 from outpace.verifiers.match import Match

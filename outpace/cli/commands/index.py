@@ -23,10 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-FROM_TEXT = ("suffix-array", "suffix-automaton", "suffix-tree", "trigrams", "token-counts")
+FROM_TEXT = ("suffix-array", "suffix-automaton", "trigrams", "token-counts")
 FROM_STATES = "hidden-states"  # built from the hidden states of a model over the texts
 FROM_DRAFTS = "skip-sets"  # built from hidden states and drafts of a model; each source is a domain
-FROM_DECODING = ("adjacency", "ngram-probabilities")  # need the target's logits: filled while decoding only
 Documents = Iterator[list[int]]
 
 
@@ -41,10 +40,6 @@ def build(
         str, typer.Option(help=f"{', '.join((*FROM_TEXT, FROM_STATES))} or {FROM_DRAFTS}.")
     ] = "suffix-array",
     tokenizer: Annotated[str, typer.Option(help="The model that will use the index.")] = "zoo:target",
-    max_tokens: Annotated[
-        int,
-        typer.Option(min=1, help="For a suffix tree: maximum number of tokens; the newest are stored."),
-    ] = 1 << 22,
     trials: Annotated[
         int, typer.Option(min=1, help="For skip-sets: sets that are tried for each --from, a domain.")
     ] = 200,
@@ -53,8 +48,6 @@ def build(
 ) -> None:
     """Build an index file from texts or earlier results: JSON lines with "text" or token ids as "tokens".
     Lines for skip-sets may have a "prompt" or "messages" instead."""
-    if kind in FROM_DECODING:
-        raise ValueError(f"{kind} is filled while a model decodes, not from text: use {', '.join(FROM_TEXT)}")
     if kind not in (*FROM_TEXT, FROM_STATES, FROM_DRAFTS):
         raise ValueError(
             f"there is no kind {kind}: use {', '.join((*FROM_TEXT, FROM_STATES))} or {FROM_DRAFTS}"
@@ -111,7 +104,7 @@ def build(
 
             index = TokenCounts.build(texts, special_tokens(loaded_tokenizer))
         else:
-            index = index_of_texts(kind, texts, folder, max_tokens, on_sorted)
+            index = index_of_texts(kind, texts, folder, on_sorted)
         report("writing", 0)
         store.save(index, out, store.fingerprint(vocabulary))
     if json:
@@ -121,7 +114,7 @@ def build(
 
 
 def index_of_texts(
-    kind: str, texts: Documents, temporary_folder: Path, max_tokens: int, on_sorted: Callable[[int], None]
+    kind: str, texts: Documents, temporary_folder: Path, on_sorted: Callable[[int], None]
 ) -> Index:
     """Build an index of one of the kinds FROM_TEXT, but token-counts, from documents of token ids."""
     if kind == "suffix-array":
@@ -132,17 +125,9 @@ def index_of_texts(
         from outpace.indexes.automata.static import StaticAutomaton
 
         return StaticAutomaton.build(texts)
-    if kind == "trigrams":
-        from outpace.indexes.tables.trigrams import TrigramTable
+    from outpace.recipes.training_free.aded.trigram_table import TrigramTable
 
-        return TrigramTable.build(texts)
-    from outpace.indexes.suffix_tree import SuffixTree
-
-    tree = SuffixTree(max_tokens=max_tokens)
-    for number, text in enumerate(texts):
-        tree.extend(number, text)
-        tree.finish(number)
-    return tree
+    return TrigramTable.build(texts)
 
 
 def special_tokens(tokenizer: Any) -> list[int]:
@@ -159,9 +144,9 @@ def special_tokens(tokenizer: Any) -> list[int]:
 
 def index_of_states(model: str, texts: Documents) -> Index:
     """Build an index of the hidden states that a model computes for the texts."""
-    from outpace.drafters.lookup.hidden_state_search import indexed
     from outpace.models.hf.target import load
     from outpace.models.names import resolve
+    from outpace.recipes.training_free.dresd.recipe import indexed
 
     return indexed(load(resolve(model))[0], texts)
 

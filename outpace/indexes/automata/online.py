@@ -1,5 +1,9 @@
 """Suffix automaton of a growing text that tracks the longest suffix with an earlier occurrence (Hu et al.
-2025, SAM Decoding)."""
+2025, SAM Decoding).
+
+It knows where a suffix of any length occurred, in constant time per token, but not how often: for counts, of
+suffixes up to a length, SuffixDecoding has a suffix tree.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outpace.indexes.compiled_loops import Tokens, as_tokens, compiled_loop, grown
-from outpace.indexes.tables.hash_map import HashMap, find, put
+from outpace.indexes.hash_map import HashMap, find, put
 
 Ints = NDArray[np.int32]
 Keys = NDArray[np.int64]

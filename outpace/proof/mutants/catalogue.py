@@ -19,7 +19,6 @@ from outpace.core.context import Context
 from outpace.core.contracts import Parts, Scores, TargetProbs, Verdict
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Shape, TokenTree
-from outpace.drafters.lookup.ngram_probabilities import NGramProbabilityDrafter
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.predictors.hidden_state.predictor import untrained_hidden_state_predictor
 from outpace.models.table import TableTarget
@@ -83,6 +82,7 @@ from outpace.proof.mutants.siblings import (
     likeliest_kept,
 )
 from outpace.proof.mutants.skip_sets import BestDraft, chosen_layers, most_probable_siblings
+from outpace.recipes.training_free.stand.recipe import NGramProbabilityDrafter
 from outpace.recipes.vocabularies.omnidraft.early_stop import Stop
 from outpace.recipes.vocabularies.omnidraft.pair_merging import PairMergingDrafter
 from outpace.recipes.vocabularies.slrs import StringDrafts

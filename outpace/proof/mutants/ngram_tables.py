@@ -9,8 +9,8 @@ from dataclasses import replace
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan
-from outpace.drafters.lookup.ngram_probabilities import NGramProbabilityDrafter
 from outpace.models.table import TableTarget
+from outpace.recipes.training_free.stand.recipe import NGramProbabilityDrafter
 
 
 def informed(drafter: NGramProbabilityDrafter, model: TableTarget) -> NGramProbabilityDrafter:

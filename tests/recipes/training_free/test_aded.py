@@ -13,13 +13,13 @@ from outpace.core.contracts import Parts, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.indexes import store
-from outpace.indexes.tables.trigrams import TrigramTable
 from outpace.models.hf.target import load
 from outpace.models.names import resolve
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.reference import table_logits
-from outpace.recipes.training_free.aded import aded
+from outpace.recipes.training_free.aded.recipe import aded
+from outpace.recipes.training_free.aded.trigram_table import TrigramTable
 from outpace.sampling.target_probs import LazyTargetProbs
 
 CODE = "class Stack:\n    def push(self, item):\n        self.items.append(item)\n\n    def pop(self):\n"

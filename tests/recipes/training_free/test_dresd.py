@@ -12,7 +12,6 @@ import torch
 from outpace.core.contracts import Parts, Step, Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
-from outpace.drafters.lookup.hidden_state_search import HiddenStateSearch, indexed
 from outpace.indexes import store
 from outpace.models.hf.target import load
 from outpace.models.names import resolve
@@ -21,7 +20,7 @@ from outpace.proof.decode_all import texts
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.reference import table_logits
 from outpace.recipes.base.autoregressive import autoregressive
-from outpace.recipes.training_free.dresd import dresd
+from outpace.recipes.training_free.dresd.recipe import HiddenStateSearch, dresd, indexed
 from outpace.sampling.target_probs import LazyTargetProbs
 
 CODE = (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,9 +19,8 @@ from outpace.core.grower import Grower
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape
 from outpace.decode import Session
-from outpace.drafters.lookup.ngram_probabilities import NGramProbabilityDrafter
 from outpace.drafters.lookup.rank_template import accepted_ranks, fitted, rank_template
-from outpace.indexes.tables.ngram_probabilities import NGramProbabilities
+from outpace.indexes.compiled_loops import CompiledLoop
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
@@ -28,7 +29,8 @@ from outpace.proof.mutants.ngram_tables import informed
 from outpace.proof.per_row_drafter import row_by_row
 from outpace.proof.reference import table_logits
 from outpace.recipes.base.autoregressive import autoregressive
-from outpace.recipes.training_free.stand import stand
+from outpace.recipes.training_free.stand.ngram_probabilities import NGramProbabilities
+from outpace.recipes.training_free.stand.recipe import NGramProbabilityDrafter, stand
 from outpace.sampling.target_probs import LazyTargetProbs
 
 
@@ -171,3 +173,114 @@ def test_defaults_are_the_papers() -> None:
     assert isinstance(parts.drafter, NGramProbabilityDrafter)
     assert (parts.drafter.table.max_ngram, parts.drafter.table.width) == (4, 10)
     assert stand.options["nodes"].default == 80
+
+
+class PlainNGrams:
+    """The same with dicts."""
+
+    def __init__(self, longest: int, width: int, capacity: int) -> None:
+        self.longest, self.width, self.capacity = longest, width, capacity
+        self.rows: dict[tuple[int, ...], dict[int, np.float32]] = {}
+        self.visits = Counter[tuple[int, ...]]()
+
+    def update(self, tokens: list[int], ids: list[list[int]], probs: list[list[float]]) -> None:
+        for back, (seen, p) in enumerate(zip(reversed(ids), reversed(probs), strict=True)):
+            assert back < len(tokens) and len(seen) == len(p)
+        for index, (seen, p) in enumerate(zip(ids, probs, strict=True)):
+            end = len(tokens) - len(ids) + index + 1
+            for n in range(2, min(self.longest, end) + 1):
+                key = tuple(tokens[end - n : end])
+                if key not in self.rows and len(self.rows) >= self.capacity:
+                    break
+                old, k, new = self.rows.get(key, {}), self.visits[key], dict(zip(seen, p, strict=True))
+                mean = {
+                    token: k / (k + 1) * float(old.get(token, 0)) + new.get(token, 0.0) / (k + 1)
+                    for token in {*old, *new}
+                }
+                best = sorted(mean, key=lambda token: (-mean[token], token))[: self.width]
+                self.rows[key] = {token: np.float32(mean[token]) for token in best}
+                self.visits[key] += 1
+
+    def lookup(self, tokens: list[int]) -> tuple[int, list[int], list[float]]:
+        for n in range(min(self.longest, len(tokens)), 1, -1):
+            if (row := self.rows.get(tuple(tokens[-n:]))) is not None:
+                return n, list(row), [float(mean) for mean in row.values()]
+        return 0, [], []
+
+
+def test_ngrams_have_the_mean_of_what_was_observed(loops: str) -> None:
+    rng = np.random.default_rng(0)
+    for longest, width, capacity in ((4, 5, 1 << 10), (3, 2, 20)):
+        table, plain = NGramProbabilities(longest, width, capacity), PlainNGrams(longest, width, capacity)
+        for _ in range(60):
+            tokens = rng.integers(0, 4, rng.integers(1, 12)).tolist()
+            num, best = int(rng.integers(0, len(tokens) + 1)), int(rng.integers(1, width + 1))
+            ids = [rng.permutation(8)[:best].tolist() for _ in range(num)]
+            probs = [np.sort(rng.dirichlet(np.ones(best)))[::-1].tolist() for _ in range(num)]
+            table.update(tokens, ids, probs)
+            plain.update(tokens, ids, probs)
+            for query in (tokens, tokens[:-1], rng.integers(0, 4, 5).tolist(), [3], []):
+                n, found, means = table.lookup(query)
+                expected = plain.lookup(query)
+                assert (n, found) == expected[:2] and means == pytest.approx(expected[2], rel=1e-6)
+                (place,) = table.rows([([-1] * longest + query)[-longest:]])
+                assert table.tokens[place, : len(found)].tolist() == found if n else place == -1
+        assert len(table) == len(plain.rows) <= capacity
+        assert table.nbytes == sum(
+            array.nbytes for array in [table.tokens, table.means, table.visits, *table.map, table.size]
+        )
+        table.clear()
+        assert len(table) == 0 and table.lookup([1, 2, 3]) == (0, [], []) and not len(table.rows([]))
+
+
+def test_observations_that_do_not_fit_are_refused() -> None:
+    table = NGramProbabilities(width=2)
+    with pytest.raises(ValueError, match="n <= 1 tokens and K <= 2"):
+        table.update([1], [[1], [2]], [[0.5], [0.5]])
+    with pytest.raises(ValueError, match="K <= 2"):
+        table.update([1, 2], [[1, 2, 3]], [[0.5, 0.2, 0.1]])
+
+
+def test_both_ways_of_running_fill_the_same_ngrams(
+    monkeypatch: pytest.MonkeyPatch, texts: Callable[..., list[list[int]]]
+) -> None:
+    pytest.importorskip("numba")
+
+    def fill() -> list[np.ndarray]:
+        rng, ngrams = np.random.default_rng(0), NGramProbabilities(capacity=200)
+        for text in texts(6, 30):
+            if len(text) > 3:
+                ngrams.update(text, rng.integers(0, 50, (3, 1)), rng.random((3, 1)))
+        return [ngrams.tokens, ngrams.means, ngrams.visits, *ngrams.map]
+
+    compiled = fill()
+    monkeypatch.setattr(CompiledLoop, "__call__", lambda self, *arguments: self.plain(*arguments))
+    for one, other in zip(compiled, fill(), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_template_is_filled_with_the_likeliest_after_the_longest_ngrams(loops: str) -> None:
+    rng = np.random.default_rng(2)
+    table = NGramProbabilities(3, 4)
+    text = rng.integers(0, 6, 200).tolist()
+    for end in range(2, len(text)):
+        probs = rng.dirichlet(np.ones(6))
+        ids = np.argsort(-probs)[:4]
+        table.update(text[max(0, end - 3) : end], [ids.tolist()], [probs[ids].tolist()])
+    shape = Shape((0, 0, 0, 0, 0, 1, 1, 2, 6, 9))  # wider than the table
+    for context in ([1], [5, 9], text[:7], text[-3:], [0, 1, 2, 3, 4, 5]):
+        tokens, parents, weights, matched = table.draft(context, shape)
+        expected: list[tuple[int, int, float]] = []
+        stands, texts = {0: -1}, {0: context}
+        for node, parent in enumerate(shape.parents, 1):
+            if parent not in texts:
+                continue
+            _, known, means = table.lookup(texts[parent])
+            rank = shape.children[parent].index(node)
+            if rank < len(known):
+                above = stands[parent]
+                stands[node], texts[node] = len(expected), [*texts[parent], known[rank]]
+                expected.append((known[rank], above, means[rank] * (expected[above][2] if above >= 0 else 1)))
+        assert list(zip(tokens, parents, strict=True)) == [each[:2] for each in expected]
+        assert weights == pytest.approx([each[2] for each in expected])
+        assert matched == bool(expected)

@@ -17,7 +17,7 @@ from outpace.proof.decode_all import texts
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.models import tables
 from outpace.proof.per_row_drafter import row_by_row
-from outpace.recipes.training_free.suffix_decoding import SuffixTreeLookup, suffix_decoding
+from outpace.recipes.training_free.suffix_decoding.recipe import SuffixTreeLookup, suffix_decoding
 from outpace.sampling.target_probs import LazyTargetProbs
 
 VOCAB = 120

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +16,8 @@ from outpace.core.noise import KeyedNoise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Shape
 from outpace.decode import Session
-from outpace.drafters.lookup.token_recycling import TokenRecycling
+from outpace.drafters.lookup.token_recycling import AdjacencyTable, TokenRecycling
+from outpace.indexes.candidates import CandidateTree
 from outpace.models.table import TableTarget
 from outpace.recipes.training_free.prompt_lookup import prompt_lookup
 from outpace.recipes.training_free.token_recycling import token_recycling
@@ -165,3 +168,55 @@ def test_prompts_are_learned_from_only_with_the_option(prompt: bool) -> None:
 def test_a_tree_is_filled_as_far_as_the_text_goes() -> None:
     found = steps(token_recycling.build(model(), nodes=24), [[1, 2]], 40)
     assert max(len(step.draft.tree) for step in found) == 1 + 24
+
+
+def test_a_row_is_what_was_last_read_after_a_token(loops: str) -> None:
+    rng = np.random.default_rng(0)
+    table, expected = AdjacencyTable(20, 3), dict[int, list[int]]()
+    for _ in range(30):
+        tokens = rng.integers(0, 20, 12)
+        rows = np.argsort(rng.normal(size=(12, 20)))[:, :3]
+        table.update(tokens, rows)
+        expected |= zip(tokens.tolist(), rows.tolist(), strict=True)  # of equal tokens the last
+    assert {token: table.successors(token) for token in range(20) if table.successors(token)} == expected
+    assert table.nbytes == 20 * 3 * 4
+
+
+def test_a_draft_follows_the_template_level_by_level(loops: str) -> None:
+    rng = np.random.default_rng(1)
+    shape = Shape((0, 0, 0, 0, 1, 1, 2, 5, 5, 8))
+    for _ in range(50):
+        table = AdjacencyTable(9, 3)  # narrower than the template
+        known = rng.permutation(9)[: rng.integers(0, 10)].tolist()
+        for token in known:
+            table.update([token], [rng.permutation(9)[:3].tolist()])
+        root = int(rng.integers(0, 9))
+        tokens, parents, place, rank, sums = list[int](), list[int](), {0: -1}, Counter[int](), {0: 0}
+        for node, parent in enumerate(shape.parents, 1):
+            r = rank[parent]
+            rank[parent] += 1
+            if parent not in place:
+                continue
+            row = table.successors(root if parent == 0 else tokens[place[parent]])
+            if r < len(row):
+                place[node], sums[node] = len(tokens), sums[parent] + r
+                tokens.append(row[r])
+                parents.append(place[parent])
+        expected = [1 / (1 + sums[node]) for node in place if node]
+        assert table.draft(root, shape) == CandidateTree(tokens, parents, expected, 1 if tokens else 0)
+
+
+def test_rows_that_do_not_fit_are_refused() -> None:
+    table = AdjacencyTable(9, 3)
+    table.update([], [])
+    for tokens, rows in (
+        ([1], [[1, 2]]),
+        ([9], [[1, 2, 3]]),
+        ([1], [[1, 2, 9]]),
+        ([1], [[1, 2, -1]]),
+        ([], [[1, 2, 3]]),
+    ):
+        with pytest.raises(ValueError, match="give 3 successors for each, of 9 tokens"):
+            table.update(tokens, rows)
+    with pytest.raises(ValueError, match="not one of"):
+        table.draft(9, Shape((0,)))

@@ -13,14 +13,13 @@ import torch
 from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
-from outpace.drafters.lookup.hidden_state_search import indexed
 from outpace.indexes import store
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.indexes.tables.trigrams import TrigramTable
 from outpace.models.hf.target import load
 from outpace.models.names import resolve
-from outpace.recipes.training_free.aded import aded
-from outpace.recipes.training_free.dresd import dresd
+from outpace.recipes.training_free.aded.recipe import aded
+from outpace.recipes.training_free.aded.trigram_table import TrigramTable
+from outpace.recipes.training_free.dresd.recipe import dresd, indexed
 from outpace.recipes.training_free.rasd import rasd
 from outpace.recipes.training_free.reader import reader
 from outpace.recipes.training_free.rest import rest

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from outpace.core.tree import Shape
 from outpace.indexes.candidates import CandidateTree, parents_and_ranks
 from outpace.indexes.compiled_loops import Tokens, as_tokens, compiled_loop, grown
-from outpace.indexes.store import Arrays, in_range, require, typed
-from outpace.indexes.tables.hash_map import HashMap, find, put
+from outpace.indexes.hash_map import HashMap, find, put
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
@@ -31,8 +30,6 @@ class NGramProbabilities:
     n = 2 it is `capacity` + the second token. When `capacity` n-grams are stored, new ones are ignored until
     `clear`.
     """
-
-    kind = "ngram-probabilities"
 
     def __init__(self, max_ngram: int = 4, width: int = 10, capacity: int = 1 << 18) -> None:
         if not SHORTEST <= max_ngram <= LONGEST:
@@ -58,49 +55,8 @@ class NGramProbabilities:
         return int(self.size[0])
 
     @property
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        size = len(self)
-        return {
-            "keys": self.map.keys_by_value(size),
-            "tokens": self.tokens[:size],
-            "means": self.means[:size],
-            "visits": self.visits[:size],
-        }
-
-    @property
-    def metadata(self) -> dict[str, int]:
-        return {"ngrams": len(self), "max_ngram": self.max_ngram, "capacity": self.capacity}
-
-    @property
-    def max_token(self) -> int:
-        return int(self.tokens[: len(self)].max(initial=-1))
-
-    @property
     def nbytes(self) -> int:
         return sum(each.nbytes for each in (self.tokens, self.means, self.visits, *self.map, self.size))
-
-    @classmethod
-    def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
-        (tokens,) = typed(arrays, tokens=(None, None))
-        (visits,) = typed(arrays, visits=(len(tokens),))
-        (means,) = typed(arrays, np.float32, means=tokens.shape)
-        (keys,) = typed(arrays, np.int64, keys=(len(tokens),))
-        index = cls(metadata["max_ngram"], tokens.shape[1], metadata["capacity"])
-        used = tokens != FREE
-        require(
-            len(tokens) <= index.capacity,
-            in_range(tokens, FREE, np.inf) and (used[:, :-1] >= used[:, 1:]).all(),
-            in_range(means, 0, 1.001) and (means[:, :-1] >= means[:, 1:]).all(),
-            in_range(visits, 1, np.iinfo(np.int32).max),
-            in_range(keys & 0xFFFFFFFF, 0, 1 << 31) and len(np.unique(keys)) == len(keys),
-            # the upper half of a key is an earlier row, or `capacity` + a token id
-            in_range(keys >> 32, 0, index.capacity + (1 << 31)),
-            ((keys >> 32 < np.arange(len(keys))) | (keys >> 32 >= index.capacity)).all(),
-        )
-        index.tokens, index.means, index.visits = tokens, means, visits
-        index.size[0] = len(tokens)
-        index.map = HashMap.enumerated(keys)
-        return index
 
     def update(
         self,

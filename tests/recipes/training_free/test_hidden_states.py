@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outpace.indexes import hidden_states as dense
 from outpace.indexes import store
-from outpace.indexes.hidden_states import HiddenStateIndex
+from outpace.recipes.training_free.dresd import hidden_states as dense
+from outpace.recipes.training_free.dresd.hidden_states import HiddenStateIndex
 
 NUM, HIDDEN, DIMS = 2000, 48, 16
 

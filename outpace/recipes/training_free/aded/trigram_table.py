@@ -1,4 +1,8 @@
-"""Trigram table of a corpus whose weights adapt to the generated text (Liu et al. 2025, ADED)."""
+"""Trigram table of a corpus whose weights adapt to the generated text (Liu et al. 2025, ADED).
+
+Unlike the table of probabilities after n-grams (STAND), which has rows within rows and is cleared when it is
+full, this one replaces single pairs, the oldest first.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outpace.indexes.compiled_loops import Tokens, as_tokens, compiled_loop, grown
+from outpace.indexes.hash_map import HashMap, find, put, remove
 from outpace.indexes.store import Arrays, in_range, require, typed
-from outpace.indexes.tables.hash_map import HashMap, find, put, remove
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]

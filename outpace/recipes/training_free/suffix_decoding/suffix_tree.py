@@ -12,18 +12,16 @@ the neighboring group. Freed rows of nodes and groups are in linked lists and ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from heapq import heappop, heappush
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from outpace.indexes import hash_map
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.compiled_loops import Tokens, as_tokens, compiled_loop, grown
-from outpace.indexes.store import Arrays, in_range, require, typed
-from outpace.indexes.tables import hash_map
-from outpace.indexes.tables.hash_map import HashMap, find, put
+from outpace.indexes.hash_map import HashMap, find, put
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
@@ -48,8 +46,6 @@ class SuffixTree:
     Stores at most `max_tokens` tokens: before more are added, the oldest requests are evicted as a whole; if
     one of them is extended again, it starts as a new request. At most 2 nodes, about 200 bytes, per token.
     """
-
-    kind = "suffix-tree"
 
     def __init__(self, depth: int = 64, max_tokens: int = 1 << 22) -> None:
         if not 1 <= depth <= MAX_DEPTH or max_tokens < 1:
@@ -92,33 +88,6 @@ class SuffixTree:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays that are saved: all texts, oldest request first, and their end indices.
-
-        `from_arrays` rebuilds the tree from them.
-        """
-        texts = [self._request_text(slot) for slot, _ in self._requests.values()]
-        return {
-            "text": np.concatenate([np.zeros(0, np.int32), *texts]),
-            "ends": np.cumsum([len(text) for text in texts], dtype=np.int64),
-        }
-
-    @property
-    def metadata(self) -> dict[str, int]:
-        return {
-            "tokens": self.num_tokens,
-            "documents": self.num_requests,
-            "depth": self.depth,
-            "max_tokens": self.max_tokens,
-        }
-
-    @property
-    def max_token(self) -> int:
-        return max(
-            (int(self._request_text(slot).max(initial=-1)) for slot, _ in self._requests.values()), default=-1
-        )
-
-    @property
-    def memory(self) -> dict[str, NDArray[Any]]:
         """All arrays of the tree by name, unused rows included."""
         return {
             "nodes": self.nodes,
@@ -133,28 +102,7 @@ class SuffixTree:
 
     @property
     def nbytes(self) -> int:
-        return sum(each.nbytes for each in self.memory.values())
-
-    @classmethod
-    def from_arrays(cls, arrays: Arrays, metadata: Mapping[str, int]) -> Self:
-        """Rebuild a tree from saved texts, with all requests finished; ValueError for invalid arrays.
-
-        The order of siblings with equal counts may differ from that of the saved tree.
-        """
-        (text,) = typed(arrays, text=(None,))
-        (ends,) = typed(arrays, np.int64, ends=(None,))
-        starts = np.concatenate([[0], ends])
-        require(
-            in_range(text, 0, np.inf),
-            (starts[:-1] <= starts[1:]).all(),
-            starts[-1] == len(text),
-            len(text) <= metadata["max_tokens"],
-        )
-        tree = cls(metadata["depth"], metadata["max_tokens"])
-        for request, (start, end) in enumerate(zip(starts, ends, strict=False)):
-            tree.extend(request, text[start:end])
-            tree.finish(request)
-        return tree
+        return sum(each.nbytes for each in self.arrays.values())
 
     def extend(self, request: int, tokens: Tokens) -> None:
         """Append tokens to a request, which is created unless it is unfinished; O(depth) time per token.

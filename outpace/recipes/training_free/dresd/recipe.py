@@ -1,5 +1,17 @@
-"""Dense retrieval (Gritta et al. 2025, DReSD): drafts the continuations of those indexed hidden states that
-are nearest to the target's newest one.
+"""DReSD (Gritta et al. 2025): dense retrieval, draft the continuations of the most similar hidden states.
+
+New here: HiddenStateSearch, with its index. Reuses: count_trie, Match, Fixed. Exact at any temperature: the
+draft tokens carry no claim and the target draws one token at each node. The paper's code verifies every
+candidate separately and keeps the longest match, which is not exact.
+
+The query is the hidden state, at the input of the LM head, that produced the newest token. Of the nearest
+states in the index, those whose next token equals the newest token are kept, and their continuations are
+merged into a tree.
+
+Use it with an index of the model's own answers to similar questions. The search uses faiss where it is
+installed, with inverted lists for large indexes. The paper uses another library, and indexes answers only,
+where this index holds every state of its texts. The states of texts are computed as in decoding, with one
+growing KV cache, in windows of 4096 tokens or the model's length that overlap by half.
 
 Letters: T tokens of a text, D hidden size, L tokens stored with a state.
 """
@@ -13,16 +25,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import NOTHING as NO_SIGNALS
-from outpace.core.contracts import Draft, Plan, Prompt, Step, Target, Want
+from outpace.core.contracts import Draft, Parts, Plan, Prompt, Step, Target, Want, recipe
 from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.indexes import store
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.compiled_loops import Tokens
-from outpace.indexes.hidden_states import HiddenStateIndex
+from outpace.indexes.store import HiddenStateFile
 from outpace.indexes.suffix_array.count_trie import count_trie
+from outpace.recipes.training_free.dresd.hidden_states import HiddenStateIndex
+from outpace.verifiers.match import Match
 
 HEAD = Want(hidden=frozenset({-1}))  # hidden states at the input of the LM head
 VALUE = 20  # continuation tokens stored with each state (L)
@@ -30,6 +45,27 @@ WINDOW = 4096  # tokens of a text computed with one KV cache; less if the model'
 DIMS = 64
 
 Ints = NDArray[np.int32]
+
+
+@recipe(paper="arXiv:2502.15572", family="training-free")
+def dresd(
+    target: Target,
+    *,
+    index: HiddenStateFile | None = None,
+    neighbors: int = 50,
+    max_paths: int = 10,
+    depth: int = 9,
+) -> Parts:
+    """A tree of the continuations of the nearest hidden states in an index, verified by matching.
+
+    Args:
+        index: file of `outpace index build --kind hidden-states --tokenizer MODEL`; needed to draft
+        neighbors: nearest states retrieved per step
+        max_paths: number of them, the most similar, whose continuations form the draft tree
+        depth: maximum number of tokens of each continuation
+    """
+    drafter = HiddenStateSearch(opened(index, target.vocab), neighbors=neighbors, max_paths=max_paths)
+    return Parts(target, drafter, Match(), Fixed(depth))
 
 
 def indexed(target: Target, texts: Iterable[Tokens], *, dims: int = DIMS) -> HiddenStateIndex:

@@ -10,7 +10,7 @@ import pytest
 
 from outpace.indexes.candidates import CandidateTree
 from outpace.indexes.compiled_loops import CompiledLoop
-from outpace.indexes.suffix_tree import CHILD, COUNT, LENGTH, NEXT, SuffixTree
+from outpace.recipes.training_free.suffix_decoding.suffix_tree import CHILD, COUNT, LENGTH, NEXT, SuffixTree
 
 Count = Callable[[Sequence[Sequence[int]], Sequence[int]], int]
 
@@ -104,7 +104,7 @@ def test_a_long_history_leaves_no_more_memory_than_a_short_one() -> None:
         sizes.append(tree.nbytes)
     assert sizes[-1] == sizes[20]
     assert sizes[-1] <= 2000 * 400
-    assert sizes[-1] == sum(array.nbytes for array in tree.memory.values())
+    assert sizes[-1] == sum(array.nbytes for array in tree.arrays.values())
 
 
 def speculate_plainly(
@@ -248,5 +248,5 @@ def test_both_ways_of_running_build_the_same_tree(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(CompiledLoop, "__call__", lambda self, *arguments: self.plain(*arguments))
     plain = build()
     assert compiled[1] == plain[1]
-    for name, array in compiled[0].memory.items():
-        assert np.array_equal(array, plain[0].memory[name]), name
+    for name, array in compiled[0].arrays.items():
+        assert np.array_equal(array, plain[0].arrays[name]), name

@@ -9,9 +9,9 @@ import pytest
 
 from outpace.indexes.candidates import CandidateTree
 from outpace.indexes.compiled_loops import CompiledLoop
-from outpace.indexes.tables import trigram_search
-from outpace.indexes.tables.trigram_search import search
-from outpace.indexes.tables.trigrams import TrigramTable
+from outpace.recipes.training_free.aded import trigram_search
+from outpace.recipes.training_free.aded.trigram_search import search
+from outpace.recipes.training_free.aded.trigram_table import TrigramTable
 
 
 def paths(found: CandidateTree) -> list[tuple[int, ...]]:

@@ -1,7 +1,7 @@
 """SuffixDecoding (Oliaro et al. 2025): draft the most frequent continuation of the matches in suffix trees.
 
-New here: nothing. Reuses: SuffixTreeLookup, LookupDrafter, DraftModel, Match or Rejection, Fixed. Exact at
-any temperature: retrieved tokens carry no claim, and a fallback model's draws claim the distribution they
+New here: SuffixTreeLookup, with its tree. Reuses: LookupDrafter, DraftModel, Match or Rejection, Fixed. Exact
+at any temperature: retrieved tokens carry no claim, and a fallback model's draws claim the distribution they
 were drawn from.
 
 Two suffix trees with counts are searched: one of the request's prompt and text, one of the tokens that
@@ -35,7 +35,7 @@ from outpace.drafters.lookup.text_lookup import LookupDrafter, within
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.compiled_loops import Tokens
-from outpace.indexes.suffix_tree import SuffixTree
+from outpace.recipes.training_free.suffix_decoding.suffix_tree import SuffixTree
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 from outpace.indexes.compiled_loops import Tokens, compiled_loop
-from outpace.indexes.tables.hash_map import find
-from outpace.indexes.tables.trigrams import TrigramTable
+from outpace.indexes.hash_map import find
+from outpace.recipes.training_free.aded.trigram_table import TrigramTable
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
