@@ -269,9 +269,9 @@ def _skip_sets(fixtures: Fixtures) -> store.Index:
     import torch
 
     from outpace.core.skip_set import SkipSet
-    from outpace.drafters.model.skip_set_routes import alternate_layers, prompt_states
-    from outpace.indexes.skip_set_anchors import SkipSetAnchors
     from outpace.models.slim.make import num_layers
+    from outpace.recipes.self_speculation.knn_ssd.recipe import alternate_layers, prompt_states
+    from outpace.recipes.self_speculation.knn_ssd.skip_set_anchors import SkipSetAnchors
 
     layers = num_layers(fixtures.target)
     texts = [torch.tensor(text) for text in fixtures.texts]

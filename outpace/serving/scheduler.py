@@ -15,12 +15,12 @@ from outpace.core.contracts import Parts, PrefixCache, Step, Target
 from outpace.core.request_state import RequestState
 from outpace.core.row_error import NoTokenLeft, RowError
 from outpace.decode import PROMPT_TOKENS, Session, speculative_steps
-from outpace.drafters.compose.guarded import GuardedDrafter
-from outpace.drafters.compose.routed import routed
 from outpace.drafters.lookup.prediction import PredictionDrafter
 from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.serving.guarded import GuardedDrafter
 from outpace.serving.prompt_reader import PromptReader
 from outpace.serving.request import Event, Failed, Finished, GenerationRequest
+from outpace.serving.routed import routed
 
 DRAFT_MARGIN = 64  # cache positions reckoned for each row's next draft when memory is planned
 SHORTEST = 1 + DRAFT_MARGIN  # cache positions reckoned for a prompt of one token

@@ -16,12 +16,12 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.core.skip_set import SkipSet
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.gaussian_process import most_promising
 from outpace.drafters.model.self_draft import SelfDraft
-from outpace.drafters.model.skip_set_routes import alternate_layers, prompt_states
 from outpace.indexes.compiled_loops import Tokens
-from outpace.indexes.skip_set_anchors import SkipSetAnchors
 from outpace.models.slim.make import cost_without, num_layers, switching
+from outpace.recipes.self_speculation.knn_ssd.recipe import alternate_layers, prompt_states
+from outpace.recipes.self_speculation.knn_ssd.skip_set_anchors import SkipSetAnchors
+from outpace.recipes.self_speculation.swift.gaussian_process import most_promising
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
 

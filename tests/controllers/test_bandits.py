@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from outpace.controllers.bandit import Arm, Bandit, Policy, arms_of
-from outpace.controllers.exp3 import EXP3
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Scores, Step, TokenTree, Verdict
 from outpace.core.noise import KeyedNoise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
 from outpace.drafters.model.cross_vocabulary import CacheSize
+from outpace.recipes.control.exp3_spec import EXP3
 from outpace.recipes.control.ucb_spec import UCB
 
 LENGTH = 4  # tokens of a draft

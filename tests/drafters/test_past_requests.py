@@ -16,9 +16,9 @@ from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.lookup.past_requests import PastRequests
-from outpace.drafters.lookup.retrieval import Retrieval
 from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.models.table import TableTarget
+from outpace.recipes.training_free.rest import Retrieval
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
 

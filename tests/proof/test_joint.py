@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from outpace.controllers.batch_length import BatchLength
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Context, Parts, Plan, Step
 from outpace.core.noise import Key
@@ -32,7 +31,7 @@ from outpace.proof.reference import difference, plain_distribution, table_logits
 from outpace.proof.suite import PLANS, prove
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.base.speculative_sampling import speculative_sampling
-from outpace.recipes.serving.bass import bass
+from outpace.recipes.serving.bass import BatchLength, bass
 from outpace.recipes.training_free.multi_sample import multi_sample
 from outpace.recipes.training_free.stand.recipe import stand
 from outpace.recipes.training_free.token_recycling import token_recycling

@@ -15,7 +15,6 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.batch import Batch
 from outpace.core.contracts import Parts
 from outpace.drafters.lookup.past_requests import PastRequests
-from outpace.drafters.lookup.retrieval import Retrieval
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import grow
 from outpace.drafters.model.position_drafter import PositionDrafter
@@ -23,6 +22,7 @@ from outpace.drafters.no_draft import NoDraft
 from outpace.models.heads.medusa.head import untrained_medusa
 from outpace.models.hf.target import HFTarget
 from outpace.recipes import get
+from outpace.recipes.training_free.rest import Retrieval
 from outpace.serving.request import GenerationRequest
 from outpace.serving.scheduler import Scheduler
 from outpace.verifiers.match import Match

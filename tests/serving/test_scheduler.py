@@ -18,10 +18,10 @@ from outpace.core.contracts import Context, Draft, Parts, Plan
 from outpace.decode import PROMPT_TOKENS, Session
 from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.lookup.past_requests import PastRequests
-from outpace.drafters.lookup.retrieval import Retrieval
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.no_draft import NoDraft
 from outpace.models.table import TableTarget
+from outpace.recipes.training_free.rest import Retrieval
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.serving.engine import Engine, QueueFull
 from outpace.serving.request import Failed, Finished, GenerationRequest

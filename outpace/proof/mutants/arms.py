@@ -7,7 +7,6 @@ from dataclasses import replace
 from math import prod
 
 from outpace.controllers.bandit import Bandit, arms_of
-from outpace.controllers.exp3 import EXP3
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
@@ -18,6 +17,7 @@ from outpace.drafters.compose.arms import ArmsDrafter
 from outpace.drafters.compose.rows import context_of_rows, draft_of_rows, joined_drafts
 from outpace.drafters.compose.union import Rekeyed, independent_noise
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.recipes.control.exp3_spec import EXP3
 from outpace.verifiers.rejection import Rejection
 
 

@@ -12,8 +12,6 @@ from typing import Any
 from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
-from outpace.controllers.learned_confidence import LearnedConfidence
-from outpace.controllers.survival import Survival
 from outpace.core.clock import Seconds
 from outpace.core.context import Context
 from outpace.core.contracts import Parts, Scores, TargetProbs, Verdict
@@ -82,6 +80,8 @@ from outpace.proof.mutants.siblings import (
     likeliest_kept,
 )
 from outpace.proof.mutants.skip_sets import BestDraft, chosen_layers, most_probable_siblings
+from outpace.recipes.control.disco import LearnedConfidence
+from outpace.recipes.control.specdec_pp import Survival
 from outpace.recipes.training_free.stand.recipe import NGramProbabilityDrafter
 from outpace.recipes.vocabularies.omnidraft.early_stop import Stop
 from outpace.recipes.vocabularies.omnidraft.pair_merging import PairMergingDrafter

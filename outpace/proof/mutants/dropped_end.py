@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from outpace.controllers.predicted_length import PredictedLength
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Frontier, Parts, Plan
@@ -18,6 +17,7 @@ from outpace.models.heads.head_model import HeadModel
 from outpace.models.predictors.draft_length.predictor import untrained_draft_length_predictor
 from outpace.models.table import TableTarget
 from outpace.proof.mutants.drafters import picked
+from outpace.recipes.control.adaeagle import PredictedLength
 from outpace.verifiers.rejection import Rejection
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Claim, Drawn
 from outpace.core.contracts import Context, Draft, Parts, Plan, TokenTree
-from outpace.drafters.compose.fused_chains import FusedChains
-from outpace.drafters.compose.routing_scores import RoutingScores
 from outpace.models.table import TableTarget
 from outpace.proof.reference import table_logits
+from outpace.recipes.control.cosine.fused_chains import FusedChains
+from outpace.recipes.control.cosine.routing_scores import RoutingScores
 from outpace.sampling.warp import warp
 from outpace.verifiers.rejection import Rejection
 

@@ -12,7 +12,6 @@ from functools import partial
 
 from torch import Tensor
 
-from outpace.controllers.batch_length import BatchLength
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
@@ -21,12 +20,13 @@ from outpace.core.grower import Grower
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import TokenTree
 from outpace.drafters.compose.union import Rekeyed
-from outpace.drafters.lookup.consensus import Consensus
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
 from outpace.proof.enumerated_noise import Branch, Name
 from outpace.proof.joint import JointNoise
 from outpace.proof.mutants.drafters import CorrectDrafter, picked
+from outpace.recipes.serving.bass import BatchLength
+from outpace.recipes.training_free.multi_sample import Consensus
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 

@@ -7,13 +7,13 @@ from functools import partial
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Drafter, Parts
-from outpace.drafters.compose.most_confident import MostConfident
 from outpace.drafters.compose.union import UnionDrafter
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.table import TableTarget
+from outpace.recipes.control.taps import MostConfident
 from outpace.verifiers.rejection import Rejection
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from outpace.core.contracts import Drafter
 from outpace.drafters.lookup.past_requests import PastRequests
-from outpace.drafters.lookup.retrieval import Retrieval
 from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.models.table import TableTarget
 from outpace.recipes.training_free.aded.recipe import Trigrams
 from outpace.recipes.training_free.aded.trigram_table import TrigramTable
 from outpace.recipes.training_free.dresd.recipe import HiddenStateSearch, indexed
+from outpace.recipes.training_free.rest import Retrieval
 
 TEXTS = [[0, 1, 2, 0, 1, 1, 0, 1, 0, 2, 1], [2, 1, 0, 2, 2, 0, 0, 1, 2, 2, 1]]
 

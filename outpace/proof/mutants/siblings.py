@@ -17,9 +17,9 @@ from outpace.core.tree import TokenTree
 from outpace.drafters.compose.union import UnionDrafter
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import Read
-from outpace.drafters.model.stochastic_beam import beam
 from outpace.models.table import TableTarget
 from outpace.proof.mutants.drafters import CorrectDrafter, picked
+from outpace.recipes.verification.rsd_s import beam
 from outpace.verifiers.kseq import KSequential
 
 

@@ -17,13 +17,13 @@ from outpace.core.tree import TokenTree
 from outpace.drafters.compose.rows import context_of_rows, joined_drafts, plan_of_rows
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import Read
-from outpace.drafters.model.layer_choice import LayerChoice
 from outpace.drafters.model.self_draft import SelfDraft
-from outpace.drafters.model.sibling_chain import sibling_chain
 from outpace.drafters.model.skip_set_drafter import SkipSetDrafter
 from outpace.models.slim.make import closest_layers, num_layers, switching
 from outpace.models.slim.reread_inputs import RereadInputs
 from outpace.proof.mutants.arms import draft_probability
+from outpace.recipes.self_speculation.clasp import LayerChoice
+from outpace.recipes.self_speculation.swift.sibling_chain import sibling_chain
 from outpace.verifiers.rejection import Rejection
 
 original_update = RereadInputs.update

@@ -22,7 +22,6 @@ from outpace.core.contracts import NOTHING, Carry, Parts, Scores, Want
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.skip_set import SkipSet
 from outpace.core.tree import Shape, TokenTree
-from outpace.drafters.model.adapter_drafter import AdapterDrafter, AdapterReader
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import grow
 from outpace.drafters.model.self_draft import SelfDraft
@@ -42,6 +41,7 @@ from outpace.proof.enumeration import Case, Leak, enumerate_distributions, large
 from outpace.proof.models import Models
 from outpace.proof.mutants.skip_sets import chosen_layers, entries_written
 from outpace.proof.reference import promised
+from outpace.recipes.self_speculation.kangaroo.adapter_drafter import AdapterDrafter, AdapterReader
 from outpace.recipes.self_speculation.quicksilver import quicksilver
 from outpace.verifiers.rejection import Rejection
 

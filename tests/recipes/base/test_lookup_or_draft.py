@@ -12,7 +12,6 @@ from outpace.controllers.source_choice import FIRST_DEPTHS, SourceChoice
 from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
-from outpace.drafters.compose.routed import routed
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.medusa.head import untrained_medusa
@@ -23,6 +22,7 @@ from outpace.recipes import RecipeError, configure
 from outpace.recipes._option_kinds import FunctionOpener
 from outpace.recipes.base.lookup_or_draft import lookup_or_draft
 from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.serving.routed import routed
 from tests.recipes.counting_model import counting
 
 VOCAB, DEPTH, LOOKUP_DEPTH = 120, 6, 30

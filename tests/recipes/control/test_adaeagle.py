@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 import outpace
-from outpace.controllers.predicted_length import LEAST_PATH_PROB, PredictedLength
 from outpace.core.contracts import Parts, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
@@ -38,7 +37,7 @@ from outpace.proof.models import transformers_models
 from outpace.proof.reference import table_logits
 from outpace.proof.suite import CAUGHT, mistakes
 from outpace.recipes.base.autoregressive import autoregressive
-from outpace.recipes.control.adaeagle import adaeagle
+from outpace.recipes.control.adaeagle import LEAST_PATH_PROB, PredictedLength, adaeagle
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.config import Predictor
 from outpace.training.features import FeatureSource

@@ -13,17 +13,17 @@ from outpace.core.contracts import Parts, Step, Target
 from outpace.core.noise import Key, KeyedNoise
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
-from outpace.drafters.compose.fused_chains import FusedChains, Proposal, agreement
-from outpace.drafters.compose.routing_scores import EXPLORE, RoutingScores
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.proof.models import tables, transformers_models
 from outpace.proof.suite import CAUGHT, Subject, mistakes, ragged
-from outpace.recipes.control.cosine import cosine
+from outpace.recipes.control.cosine.fused_chains import FusedChains, Proposal, agreement
+from outpace.recipes.control.cosine.recipe import cosine
+from outpace.recipes.control.cosine.routing_scores import EXPLORE, RoutingScores
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
-from tests.controllers.test_hedge import context
+from tests.recipes.control.test_hedge import context
 from tests.recipes.counting_model import counting
 
 VOCAB, HALF = 60, 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,6 @@ import torch
 from torch import Tensor
 
 import outpace
-from outpace.controllers import roc_threshold
-from outpace.controllers.learned_confidence import LearnedConfidence
 from outpace.core.contracts import Frontier, Parts
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
@@ -33,7 +32,7 @@ from outpace.proof.joint import Group, enumerate_joint, largest_joint_error
 from outpace.proof.models import peaked_tables
 from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.suite import CAUGHT, mistakes
-from outpace.recipes.control.disco import disco
+from outpace.recipes.control.disco import REMEMBERED, LearnedConfidence, RocThreshold, disco, roc_threshold
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
 from tests.controllers.test_bandits import context
@@ -114,9 +113,7 @@ def test_the_threshold_follows_from_verified_tokens() -> None:
         probs = tree.confidence.exp().tolist()
         expected += [(probs[node], node <= leaf) for node in range(1, min(leaf + 2, len(tree)))]
         if len(expected) > 20:
-            assert controller.thresholds[False].value == roc_threshold.roc_threshold(
-                *zip(*expected, strict=True)
-            )
+            assert controller.thresholds[False].value == roc_threshold(*zip(*expected, strict=True))
     assert len(expected) > 50 and controller.thresholds[True].value == 0.3  # no greedy row was seen
 
 
@@ -152,7 +149,7 @@ def watched(seen: list[tuple[float, bool]]) -> Parts:
 
 
 def test_a_learned_threshold_keeps_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roc_threshold, "FEWEST", 2)
+    monkeypatch.setattr("outpace.recipes.control.disco.FEWEST", 2)
     seen = list[tuple[float, bool]]()
     cases = [Case((0, 1), SamplingParams(1.0, max_tokens=9)), Case((2,), SamplingParams(0.7, max_tokens=9))]
     found = enumerate_distributions(controllers_by_row(lambda: watched(seen)), cases)
@@ -162,7 +159,7 @@ def test_a_learned_threshold_keeps_the_distribution(monkeypatch: pytest.MonkeyPa
 
 
 def test_rows_that_learn_from_one_another_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roc_threshold, "FEWEST", 2)
+    monkeypatch.setattr("outpace.recipes.control.disco.FEWEST", 2)
     seen = list[tuple[float, bool]]()
     row = SamplingParams(1.0, max_tokens=5)
     groups = [Group((1, 1), (row, row))]
@@ -212,3 +209,60 @@ def test_rows_that_another_drafter_drafted_for_are_not_learned_from() -> None:
         for _ in range(200):
             each.observe(step)
     assert other.thresholds[False].value == 0.9 != controller.thresholds[False].value
+
+
+def test_a_worked_example_of_a_threshold() -> None:
+    # by threshold: false positives of 3 rejected, false negatives of 3 accepted, cost
+    #   0.9: 0, 2/3, 2   0.8: 1/3, 2/3, 7/3   0.7: 1/3, 1/3, 4/3   0.6: 1/3, 0, 1/3   0.3: 2/3   0.2: 1
+    probs = [0.9, 0.8, 0.7, 0.6, 0.3, 0.2]
+    assert roc_threshold(probs, [True, False, True, True, False, False]) == 0.6
+    order = [3, 0, 5, 1, 4, 2]
+    accepted = [(True, False, True, True, False, False)[index] for index in order]
+    assert roc_threshold([probs[index] for index in order], accepted) == 0.6
+
+
+def test_accepted_tokens_count_three_times() -> None:
+    # 0.2 keeps all five accepted tokens at the cost of both rejected ones, 1; 0.5 loses one of five, 3/5
+    probs, accepted = [0.9, 0.8, 0.7, 0.5, 0.4, 0.3, 0.2], [True] * 4 + [False] * 2 + [True]
+    assert roc_threshold(probs, accepted) == 0.5
+    # of three accepted tokens the lost one would cost 1 as well: of equal costs the larger threshold
+    assert roc_threshold([0.9, 0.8, 0.4, 0.3, 0.2], [True, True, False, False, True]) == 0.8
+    assert roc_threshold([0.9, 0.4, 0.3, 0.2], [True, False, False, True]) == 0.2
+
+
+def test_tokens_of_equal_probability_are_on_one_side() -> None:
+    # the accepted token of 0.5 is not had without the rejected one: cost 1 at 0.5, 3/2 at 0.9
+    assert roc_threshold([0.9, 0.5, 0.5], [True, True, False]) == 0.5
+    assert roc_threshold([0.5, 0.5], [False, True]) == 0.5
+
+
+def cost(tokens: list[tuple[float, bool]], threshold: float) -> float:
+    """The share of false positives plus three times that of false negatives."""
+    false_positives = [prob >= threshold for prob, right in tokens if not right]
+    false_negatives = [prob < threshold for prob, right in tokens if right]
+    return sum(false_positives) / len(false_positives) + 3 * sum(false_negatives) / len(false_negatives)
+
+
+def test_it_is_the_best_of_all_thresholds() -> None:
+    choice = random.Random(0)
+    for _ in range(50):
+        tokens = [(round(choice.random(), 1), choice.random() < 0.6) for _ in range(12)] + [(0.5, True)]
+        tokens.append((0.4, False))
+        probs, accepted = zip(*tokens, strict=True)
+        costs = [cost(tokens, each) for each in probs]
+        assert cost(tokens, roc_threshold(probs, accepted)) == pytest.approx(min(costs))
+
+
+def test_it_changes_with_six_tokens_of_both_kinds_and_forgets_old_ones() -> None:
+    threshold = RocThreshold(0.4)
+    threshold.learn([(0.9, True)] * 3)
+    threshold.learn([(0.2, False)] * 2)
+    assert threshold.value == 0.4
+    threshold.learn([(0.8, True)])
+    assert threshold.value == 0.8
+    threshold.learn([(0.1, True), (0.05, False)] * (REMEMBERED // 2))
+    assert threshold.value == 0.1
+    alike = RocThreshold(0.4)
+    alike.learn([(0.9, True)] * 10)
+    alike.learn([])
+    assert alike.value == 0.4

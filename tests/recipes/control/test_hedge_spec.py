@@ -11,7 +11,7 @@ from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.proof.models import peaked_tables, tables
 from outpace.proof.suite import Subject, ragged
-from outpace.recipes.control.hedge_spec import hedge_spec
+from outpace.recipes.control.hedge_spec.recipe import hedge_spec
 from outpace.sampling.target_probs import LazyTargetProbs
 from tests.recipes.counting_model import counting
 

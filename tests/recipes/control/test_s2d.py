@@ -18,7 +18,6 @@ from outpace.core.claim import Drawn
 from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
-from outpace.drafters.compose.guarded import GuardedDrafter
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.exits import (
     CONFIG,
@@ -34,6 +33,7 @@ from outpace.proof.models import transformers_models
 from outpace.proof.suite import CAUGHT, mistakes
 from outpace.recipes.control.s2d import ExitsDrafter, s2d
 from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.serving.guarded import GuardedDrafter
 from tests.llama import llama_config
 
 VOCAB, LAYERS, EXITS = 12, 4, (1, 2, 4)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 import outpace
-from outpace.controllers.survival import Survival
 from outpace.core.contracts import Frontier, Parts
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
@@ -26,7 +25,7 @@ from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.reference import table_logits
 from outpace.proof.suite import CAUGHT, mistakes
-from outpace.recipes.control.specdec_pp import specdec_pp
+from outpace.recipes.control.specdec_pp import Survival, specdec_pp
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
 

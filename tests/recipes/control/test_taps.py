@@ -17,7 +17,6 @@ from outpace.core.contracts import Parts, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
-from outpace.drafters.compose.most_confident import mean_draft_probs
 from outpace.models.heads.averaged import averaged
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle.kind import EagleModel
@@ -26,7 +25,7 @@ from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import transformers_models
 from outpace.recipes.base.autoregressive import autoregressive
-from outpace.recipes.control.taps import taps
+from outpace.recipes.control.taps import mean_draft_probs, taps
 from outpace.recipes.heads.eagle2 import eagle2
 from outpace.sampling.target_probs import LazyTargetProbs
 

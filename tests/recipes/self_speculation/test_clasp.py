@@ -17,7 +17,6 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.core.skip_set import SkipSet
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.layer_choice import LayerChoice
 from outpace.drafters.model.self_draft import SelfDraft
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import without
@@ -25,7 +24,7 @@ from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.reference import table_logits
 from outpace.recipes.base.autoregressive import autoregressive
-from outpace.recipes.self_speculation.clasp import clasp
+from outpace.recipes.self_speculation.clasp import LayerChoice, clasp
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
 from tests.controllers.test_bandits import context, step

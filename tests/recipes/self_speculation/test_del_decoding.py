@@ -10,7 +10,7 @@ from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.reference import table_logits
-from outpace.recipes.self_speculation.del_decoding import del_decoding
+from outpace.recipes.self_speculation.del_decoding.recipe import del_decoding
 from outpace.sampling.target_probs import LazyTargetProbs
 
 TARGET = TableTarget(3, seed=1)

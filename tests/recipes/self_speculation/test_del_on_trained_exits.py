@@ -20,13 +20,13 @@ from torch import Tensor
 import outpace
 from outpace.api.model import Model
 from outpace.api.prompts import encode
-from outpace.controllers import exit_choice
-from outpace.controllers.exit_choice import PROMPT_POSITIONS, ExitChoice
 from outpace.controllers.linear_cost import Numbers
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.slim.make import exit_logits
-from outpace.recipes.self_speculation.del_decoding import del_decoding
+from outpace.recipes.self_speculation.del_decoding import exit_choice
+from outpace.recipes.self_speculation.del_decoding.exit_choice import PROMPT_POSITIONS, ExitChoice
+from outpace.recipes.self_speculation.del_decoding.recipe import del_decoding
 from outpace.sampling.target_probs import LazyTargetProbs
 from zoo_training import tasks
 from zoo_training.corpus import read_corpus

@@ -23,7 +23,6 @@ from outpace.core.row_error import NoTokenLeft
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session, speculative_steps
-from outpace.drafters.model import adapter_drafter
 from outpace.models.heads.draft_head import head_config
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.formats.files import HeadFileError
@@ -34,7 +33,8 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.recipes._option_kinds import FunctionOpener
 from outpace.recipes._options import RecipeError, configure
-from outpace.recipes.self_speculation.kangaroo import kangaroo
+from outpace.recipes.self_speculation.kangaroo import adapter_drafter
+from outpace.recipes.self_speculation.kangaroo.recipe import kangaroo
 from outpace.sampling.target_probs import LazyTargetProbs
 from tests.llama import llama_config
 

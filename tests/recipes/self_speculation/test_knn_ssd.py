@@ -21,14 +21,13 @@ from outpace.core.skip_set import SkipSet
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.self_draft import SelfDraft
-from outpace.drafters.model.skip_set_routes import alternate_layers, prompt_states
 from outpace.indexes import store
-from outpace.indexes.skip_set_anchors import SkipSetAnchors
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import cost_without, without
 from outpace.models.table import TableTarget
 from outpace.recipes.base.autoregressive import autoregressive
-from outpace.recipes.self_speculation.knn_ssd import knn_ssd
+from outpace.recipes.self_speculation.knn_ssd.recipe import alternate_layers, knn_ssd, prompt_states
+from outpace.recipes.self_speculation.knn_ssd.skip_set_anchors import SkipSetAnchors
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.skip_sets import anchored, best_set, speed
 from outpace.verifiers.match import Match

@@ -15,7 +15,7 @@ from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.reference import table_logits
 from outpace.recipes.base.autoregressive import autoregressive
-from outpace.recipes.self_speculation.swift import SkipSetSearch, swift
+from outpace.recipes.self_speculation.swift.recipe import SkipSetSearch, swift
 from outpace.sampling.target_probs import LazyTargetProbs
 
 LAYERS = 6

@@ -9,7 +9,6 @@ from functools import cache
 import pytest
 import torch
 
-from outpace.controllers.batch_length import BatchLength
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Context, Parts, Step
 from outpace.core.sampling_params import SamplingParams
@@ -27,7 +26,7 @@ from outpace.proof.mutants.joint import joint_variants
 from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.reference import table_logits
 from outpace.recipes.base.autoregressive import autoregressive
-from outpace.recipes.serving.bass import bass
+from outpace.recipes.serving.bass import BatchLength, bass
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
 

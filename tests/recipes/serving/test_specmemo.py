@@ -14,8 +14,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from outpace.api.settings import resolve_settings
-from outpace.controllers.footprint import Footprint, StepMemory
-from outpace.controllers.least_memory import FIRST_DEPTHS, LeastMemory
 from outpace.controllers.linear_cost import Numbers
 from outpace.controllers.step_cost import StepCost
 from outpace.core.contracts import Context, Parts, Plan, Shape, Step
@@ -31,7 +29,9 @@ from outpace.proof.joint import Group, enumerate_joint, largest_joint_error
 from outpace.proof.models import transformers_models
 from outpace.proof.reference import table_logits
 from outpace.recipes.base.autoregressive import autoregressive
-from outpace.recipes.serving.specmemo import RESERVE, MemoryBudget, specmemo
+from outpace.recipes.serving.specmemo.footprint import Footprint, StepMemory
+from outpace.recipes.serving.specmemo.least_memory import FIRST_DEPTHS, LeastMemory
+from outpace.recipes.serving.specmemo.recipe import RESERVE, MemoryBudget, specmemo
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.serving.request import GenerationRequest
 from outpace.serving.scheduler import Scheduler, Ticket

@@ -11,12 +11,12 @@ from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
-from outpace.drafters.compose.routed import routed
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.models import tables, transformers_models
 from outpace.recipes.training_free.lookahead import lookahead
 from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.serving.routed import routed
 
 Pool = dict[int, list[tuple[int, ...]]]
 

@@ -15,14 +15,19 @@ from outpace.core.contracts import Parts, Step
 from outpace.core.noise import derived
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
-from outpace.drafters.lookup.consensus import ROOT, Consensus, ContinuationGraph, SampleGroup
 from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.sampled_test import uniform_values
 from outpace.recipes.base.autoregressive import autoregressive
-from outpace.recipes.training_free.multi_sample import multi_sample
+from outpace.recipes.training_free.multi_sample import (
+    ROOT,
+    Consensus,
+    ContinuationGraph,
+    SampleGroup,
+    multi_sample,
+)
 from outpace.sampling.target_probs import LazyTargetProbs
 
 VOCAB = 12
