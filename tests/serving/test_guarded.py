@@ -16,9 +16,9 @@ from outpace.core.contracts import Draft, Drafter, Parts, Plan, SamplingParams
 from outpace.core.skip_set import SkipSet
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
-from outpace.drafters.model.draft_model import DraftModel, Growth
+from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.feature_drafter import FeatureDrafter
-from outpace.drafters.model.grow import Read, grow
+from outpace.drafters.model.grow import Growth, Read, grow
 from outpace.drafters.model.self_draft import SelfDraft
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle3.head import untrained_eagle3

@@ -19,10 +19,10 @@ from outpace.core.claim import Claim, Drawn
 from outpace.core.contracts import Context, Draft, Drafter, Plan, Step, Target
 from outpace.core.tree import Forest, Shape, TokenTree
 from outpace.drafters.lookup.sources import TextSources
-from outpace.drafters.model.draft_model import DraftModel, Growth
+from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.dynamic_tree import EAGLE2_DEPTH, eagle2_tree
 from outpace.drafters.model.feature_drafter import FeatureDrafter
-from outpace.drafters.model.grow import Read, grow
+from outpace.drafters.model.grow import Growth, Read, grow
 from outpace.models.heads.head_model import HeadModel
 
 # (context, plan, the drafted tree, the logits at the roots (B, V) that it was drafted from) -> the tree with

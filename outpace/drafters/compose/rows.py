@@ -117,10 +117,12 @@ def draft_of_some(propose: Propose, ctx: Context, plan: Plan, rows: Sequence[int
 def draft_within(propose: Propose, ctx: Context, plan: Plan, limit: int | None, skipped: int = 0) -> Draft:
     """The draft of a drafter whose model reads at most `limit` tokens of a text (None: any number), which
     does not read its first `skipped` tokens. Rows end with the last draft token that the model can predict,
-    and those with longer texts have no draft; the model reads nothing of them."""
+    and those with longer texts have no draft; the model reads nothing of them. It is not asked for a draft
+    of no depth."""
     longest = [longest_draft(limit, length - skipped) for length in ctx.committed]
     rows = [row for row, depth in enumerate(longest) if depth]
-    return draft_of_some(propose, ctx, plan.within(longest), rows)
+    plan = plan.within(longest)
+    return draft_of_some(propose, ctx, plan, rows) if any(plan.depth) else Draft(TokenTree.roots(ctx.roots))
 
 
 def draft_of_rows(parts: Parts, ctx: Context, rows: Sequence[int], depth: Sequence[int]) -> Draft:

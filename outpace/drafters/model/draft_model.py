@@ -3,7 +3,7 @@ tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.clock import Seconds, clock_of
 from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import (
     NOTHING,
@@ -30,11 +29,10 @@ from outpace.core.contracts import (
 )
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.compose.rows import context_of_rows, draft_within
-from outpace.drafters.model.grow import Read, grow, with_replacement, without_replacement
-from outpace.drafters.model.nan_check import check_logits
+from outpace.drafters.model.draft_reader import DraftReader, check_logits
+from outpace.drafters.model.grow import Growth, grow, with_replacement, without_replacement
 
 LM_HEAD_INPUT = -1  # in Want.hidden
-Growth = Callable[[Context, Plan, Read], TokenTree]
 
 
 class DraftModel:
@@ -96,8 +94,6 @@ class DraftModel:
         return draft_within(self._propose, ctx, plan, self.model.max_length)
 
     def _propose(self, ctx: Context, plan: Plan) -> Draft:
-        if max(plan.depth, default=0) == 0:
-            return Draft(TokenTree.roots(ctx.roots))
         with self.reading(ctx) as reader:
             tree = self._growth(ctx, plan, reader)
             carry = self._carry(tree, reader)
@@ -107,22 +103,9 @@ class DraftModel:
     def reading(self, ctx: Context) -> Iterator[Reader]:
         """The forwards of one draft, for drafters in which several models draft together. Of the tree read
         last, the next draft keeps the KV entries of committed tokens. ValueError if logits are NaN."""
-        clock = clock_of(ctx.cache.device)
-        began = clock()
-        cache, gap = self._catch_up(ctx)
-        self._hidden = {layer: [] for layer in self._outputs.hidden}
-        reader = Reader(self, ctx, cache, gap)
-        reader.seconds = began.until(clock())
-        try:
+        reader = Reader(self, ctx)
+        with reader.checked():
             yield reader
-        # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
-        except Exception as error:
-            for logits in reader.logits:
-                check_logits(logits, error)
-            raise
-        if reader.logits:
-            # one check per step: NaN in the KV cache makes all later logits NaN
-            check_logits(reader.logits[-1])
         if self._keeps_logits and reader.logits:
             self._logits = torch.cat(reader.logits)
 
@@ -252,24 +235,23 @@ class DraftModel:
         cache.commit(tree, [node if each else -1 for node, each in zip(leaf, moved, strict=True)], slots)
 
 
-class Reader:
-    """The forwards of one draft."""
+class Reader(DraftReader):
+    """The forwards of one draft, of each of which it keeps the logits."""
 
-    def __init__(self, drafter: DraftModel, ctx: Context, cache: Cache, gap: list[Tensor] | None) -> None:
-        self._drafter, self._ctx, self._cache, self.gap = drafter, ctx, cache, gap
-        self.forwards = 0
-        self.seconds: Seconds = 0.0
-        self._clock = clock_of(ctx.cache.device)
-        self.logits: list[Tensor] = []  # one tensor per forward
+    def __init__(self, drafter: DraftModel, ctx: Context) -> None:
+        super().__init__(ctx.cache.device)
+        self._drafter, self._ctx = drafter, ctx
+        with self.timed():
+            self._cache, self.gap = drafter._catch_up(ctx)
+        drafter._hidden = {layer: [] for layer in drafter._outputs.hidden}
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
-        began = self._clock()
         drafter, slots = self._drafter, self._ctx.slots
         gap = None if self.forwards else self.gap
-        scores = drafter.model.score(tree, slots, self._cache, drafter._outputs, gap=gap)
+        with self.timed():
+            scores = drafter.model.score(tree, slots, self._cache, drafter._outputs, gap=gap)
         drafter._read = (tree, slots)
         self.forwards += 1
-        self.seconds += began.until(self._clock())
         assert scores.logits is not None
         # copied, as a compiled forward may overwrite the output of the one before it
         self.logits.append(scores.logits.clone() if drafter._keeps_logits else scores.logits)
@@ -283,7 +265,6 @@ class Reader:
 
     def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:
         """Implementation of drafters.model.grow.ReadChain."""
-        began = self._clock()
         drafter, ctx = self._drafter, self._ctx
         if not isinstance(drafter.model, ReadsChains) or drafter._outputs.hidden:
             return None
@@ -295,15 +276,15 @@ class Reader:
             return choose(logits)
 
         chosen = None if choose is None else recorded
-        found = drafter.model.continue_chain(
-            ctx.roots, ctx.slots[0], self._cache, depth, chosen, gap=gap, ends=ends
-        )
+        with self.timed():
+            found = drafter.model.continue_chain(
+                ctx.roots, ctx.slots[0], self._cache, depth, chosen, gap=gap, ends=ends
+            )
         if found is None:
             return None
         tokens = torch.tensor(found[0])
         read = TokenTree(torch.cat((ctx.roots, tokens[:-1])), Forest.chain((len(tokens) - 1,)))
         drafter._read = (read, ctx.slots)
         self.forwards += len(tokens)
-        self.seconds += began.until(self._clock())
         self.logits = [found[1]]
         return tokens

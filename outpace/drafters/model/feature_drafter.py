@@ -8,24 +8,20 @@ Letters: P tokens, F size of a feature, N nodes, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.clock import Seconds, clock_of
 from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import NOTHING, Cache, Choose, Draft, Ends, Plan, Step, Want
 from outpace.core.tree import TokenTree
 from outpace.drafters.compose.rows import draft_within
-from outpace.drafters.model.grow import Read
-from outpace.drafters.model.nan_check import check_logits
+from outpace.drafters.model.draft_reader import MOST_UNREAD, DraftReader
+from outpace.drafters.model.grow import Growth
 from outpace.models.draft_vocabulary import over_vocabulary
 from outpace.models.heads.head_model import HeadModel
-
-Growth = Callable[[Context, Plan, Read], TokenTree]
-MOST_UNREAD = 64  # committed tokens whose features wait for a draft; the head reads more of them without one
 
 
 class FeatureDrafter:
@@ -60,20 +56,13 @@ class FeatureDrafter:
         return draft_within(self._propose, ctx, plan, self.opened.model.max_length, skipped=1)
 
     def _propose(self, ctx: Context, plan: Plan) -> Draft:
-        if max(plan.depth, default=0) == 0:
-            return Draft(TokenTree.roots(ctx.roots))
         reader = _Reader(self, ctx)
         try:
-            tree = self._growth(ctx, plan, reader)
-        # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
-        except Exception as error:
-            if reader.logits is not None:
-                check_logits(reader.logits, error)
-            raise
+            with reader.checked():
+                tree = self._growth(ctx, plan, reader)
         finally:
             reader.cache.discard()
-        if reader.logits is not None:
-            check_logits(reader.logits)
+        if reader.logits:
             for slot in ctx.slots:
                 if slot in self._features:
                     self._features[slot] = self._features[slot][-1:]
@@ -167,16 +156,13 @@ class FeatureDrafter:
         return features
 
 
-class _Reader:
-    """The forwards of one draft."""
+class _Reader(DraftReader):
+    """The forwards of one draft, of the last of which it keeps the logits."""
 
     def __init__(self, drafter: FeatureDrafter, ctx: Context) -> None:
+        super().__init__(ctx.cache.device)
         self._drafter, self._ctx = drafter, ctx
         self.cache = drafter._open_cache(ctx.cache)
-        self.forwards = 0
-        self.seconds: Seconds = 0.0
-        self._clock = clock_of(ctx.cache.device)
-        self.logits: Tensor | None = None  # of the last forward
         self._states: list[Tensor] = []  # (N, F) the head's outputs at all nodes so far, in parts
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
@@ -185,52 +171,47 @@ class _Reader:
 
     def over_draft_vocabulary(self, tree: TokenTree) -> tuple[int, Tensor, Tensor | None]:
         """Implementation of drafters.model.grow.ReadDraftVocabulary."""
-        began = self._clock()
-        drafter, ctx, opened = self._drafter, self._ctx, self._drafter.opened
-        gap, features = None, list[Tensor]()
-        if not self.forwards:
-            missing = [drafter.missing(ctx, row) for row in range(len(ctx.slots))]
-            gap, features = [tokens for tokens, _ in missing], [states for _, states in missing]
-        else:
-            states = self._states[0] if len(self._states) == 1 else torch.cat(self._states)
-            self._states = [states]
-            forest, first = tree.forest, len(states)
-            for nodes in forest.nodes:
-                parents = [forest.parents[node] for node in nodes if node >= first]
-                features.append(states[parents])
-        scores = opened.model.score(tree, ctx.slots, self.cache, opened.state, gap=gap, features=features)
+        opened = self._drafter.opened
+        with self.timed():
+            gap, features = self._inputs(tree)
+            slots = self._ctx.slots
+            scores = opened.model.score(tree, slots, self.cache, opened.state, gap=gap, features=features)
         assert scores.logits is not None
         self._states.append(scores.hidden[opened.head.state_layer])
         self.forwards += 1
-        self.logits = scores.logits
-        self.seconds += began.until(self._clock())
+        self.logits = [scores.logits]
         return scores.first, scores.logits, opened.head.draft_ids
+
+    def _inputs(self, tree: TokenTree) -> tuple[list[Tensor] | None, list[Tensor]]:
+        """Per row the committed tokens that the head reads with the root, and the features of its tokens."""
+        ctx = self._ctx
+        if not self.forwards:
+            missing = [self._drafter.missing(ctx, row) for row in range(len(ctx.slots))]
+            return [tokens for tokens, _ in missing], [states for _, states in missing]
+        states = self._states[0] if len(self._states) == 1 else torch.cat(self._states)
+        self._states = [states]
+        forest, first = tree.forest, len(states)
+        parents = [[forest.parents[node] for node in nodes if node >= first] for nodes in forest.nodes]
+        return None, [states[each] for each in parents]
 
     def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:
         """Implementation of drafters.model.grow.ReadChain."""
-        began = self._clock()
         drafter, ctx, opened = self._drafter, self._ctx, self._drafter.opened
         ids = opened.head.draft_ids
 
         def choose_of(logits: Tensor) -> int:
             assert choose is not None
-            self.logits = logits  # if they are NaN, the forward after them may fail
+            self.logits = [logits]  # if they are NaN, the forward after them may fail
             return choose(over_vocabulary(logits, ids, drafter._vocab))
 
-        gap, features = drafter.missing(ctx, 0)
-        found = opened.model.continue_chain(
-            ctx.roots,
-            ctx.slots[0],
-            self.cache,
-            depth,
-            None if choose is None else choose_of,
-            gap=gap,
-            features=features,
-            ends=ends,
-        )
+        chosen = None if choose is None else choose_of
+        with self.timed():
+            gap, features = drafter.missing(ctx, 0)
+            found = opened.model.continue_chain(
+                ctx.roots, ctx.slots[0], self.cache, depth, chosen, gap=gap, features=features, ends=ends
+            )
         if found is None:
             return None
-        tokens, self.logits = found
-        self.forwards += len(tokens)
-        self.seconds += began.until(self._clock())
-        return torch.tensor(tokens)
+        self.logits = [found[1]]
+        self.forwards += len(found[0])
+        return torch.tensor(found[0])

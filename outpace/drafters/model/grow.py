@@ -24,6 +24,7 @@ from outpace.sampling.warp import warp
 
 # one forward over the tree so far -> (first node that was computed, logits of it and all later nodes)
 Read = Callable[[TokenTree], tuple[int, Tensor]]
+Growth = Callable[[Context, Plan, Read], TokenTree]  # builds the draft tree of a step
 
 
 @runtime_checkable

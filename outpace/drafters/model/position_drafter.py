@@ -13,15 +13,13 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.clock import Seconds, clock_of
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Step, Want
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.lookup.rank_template import by_accuracy, falling_accuracies
-from outpace.drafters.model.draft_model import Growth
+from outpace.drafters.model.draft_reader import DraftReader
 from outpace.drafters.model.feature_drafter import FeatureDrafter
-from outpace.drafters.model.grow import Read
-from outpace.drafters.model.nan_check import check_logits
+from outpace.drafters.model.grow import Growth, Read
 from outpace.models.draft_vocabulary import over_vocabulary
 from outpace.models.heads.position_head import PositionHead
 from outpace.models.heads.position_model import PositionModel
@@ -100,31 +98,25 @@ def drafted(
     if max(plan.depth, default=0) == 0:
         return Draft(TokenTree.roots(ctx.roots))
     reader = _Reader(head, hidden)
-    try:
-        tree = growth(ctx, plan, reader.read)
-    # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
-    except Exception as error:
-        for logits in reader.logits:
-            check_logits(logits, error)
-        raise
-    for logits in reader.logits:
-        check_logits(logits)
+    with reader.checked(every_level=True):
+        tree = growth(ctx, plan, reader)
     return Draft(tree, len(reader.logits), reader.seconds)
 
 
-class _Reader:
-    """Reads the levels of a draft tree one after the other."""
+class _Reader(DraftReader):
+    """Reads the levels of a draft tree one after the other, of each of which it keeps the logits."""
 
     def __init__(self, head: PositionHead, hidden: Tensor) -> None:  # (B, D)
+        super().__init__(hidden.device)
         self._head = head
         self._states = self._start = head.begin(hidden)  # (M, S) after the nodes of the last level
         self._last = self._next = 0  # first node of that level and of the next
-        self.logits: list[Tensor] = []  # of each level
-        self.seconds: Seconds = 0.0
-        self._clock = clock_of(hidden.device)
 
-    def read(self, tree: TokenTree) -> tuple[int, Tensor]:
-        began = self._clock()
+    def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
+        with self.timed():
+            return self._read(tree)
+
+    def _read(self, tree: TokenTree) -> tuple[int, Tensor]:
         forest, depth, first = tree.forest, len(self.logits), self._next
         tokens, device = tree.tokens, self._start.device
         if self._head.reads_path:
@@ -137,6 +129,4 @@ class _Reader:
             logits = of_roots[torch.tensor(forest.rows[first:], device=device)]
         self._last, self._next = first, len(tree)
         self.logits.append(logits)
-        logits = over_vocabulary(logits, self._head.draft_ids, self._head.vocab)
-        self.seconds += began.until(self._clock())
-        return first, logits
+        return first, over_vocabulary(logits, self._head.draft_ids, self._head.vocab)

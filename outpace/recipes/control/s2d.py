@@ -25,14 +25,13 @@ from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Claim, Drawn
-from outpace.core.clock import Seconds, clock_of
 from outpace.core.common_length import common_length
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Frontier, Parts, Plan, Step, Target, Want, recipe
 from outpace.core.tree import TokenTree
 from outpace.drafters.compose.rows import draft_within
+from outpace.drafters.model.draft_reader import DraftReader, check_logits
 from outpace.drafters.model.grow import grow
-from outpace.drafters.model.nan_check import check_logits
 from outpace.models.slim.exits import Exits, default_thresholds, exits_of, usual_exits
 from outpace.sampling.topk import at_least_float32
 from outpace.verifiers.rejection import Rejection
@@ -99,8 +98,6 @@ class ExitsDrafter:
         return draft_within(self._propose, ctx, plan, self._max_length)
 
     def _propose(self, ctx: Context, plan: Plan) -> Draft:
-        if max(plan.depth, default=0) == 0:
-            return Draft(TokenTree.roots(ctx.roots))
         self.exits.open(len(ctx.cache.lengths), ctx.cache.capacity)
         for row, slot in enumerate(ctx.slots):
             # the root is always read
@@ -133,20 +130,17 @@ class ExitsDrafter:
             self.exits.close()
 
 
-class _Reader:
+class _Reader(DraftReader):
     """The forwards of one draft."""
 
     def __init__(self, drafter: ExitsDrafter, ctx: Context, plan: Plan) -> None:
+        super().__init__(ctx.cache.device)
         self._drafter, self._ctx, self._plan = drafter, ctx, plan
         self._num_read = 0  # nodes of the tree
         self._unsure: set[int] = set()  # rows in which the deepest exit was not sure
-        self.forwards = 0
-        self.seconds: Seconds = 0.0
-        self._clock = clock_of(ctx.cache.device)
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
         """The logits from which the next token of each row is drawn; zeros in rows that draft none."""
-        began = self._clock()
         ctx, forest, first = self._ctx, tree.forest, self._num_read
         self._num_read = len(tree)
         nodes = [
@@ -156,11 +150,11 @@ class _Reader:
             torch.cat((ctx.tokens[forest.rows[node]], tree.tokens[forest.path(node)[1:]].cpu()))
             for node in nodes
         ]
-        found = self._read([forest.rows[node] for node in nodes], texts)
+        with self.timed():
+            found = self._read([forest.rows[node] for node in nodes], texts)
         check_logits(found)
         logits = found.new_zeros(len(tree) - first, found.shape[1])
         logits[[node - first for node in nodes]] = found
-        self.seconds += began.until(self._clock())
         return first, logits
 
     def _goes_on(self, row: int, depth: int) -> bool:

@@ -9,25 +9,21 @@ Letters: P tokens, N nodes, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
-from outpace.core.clock import Seconds, clock_of
 from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import NOTHING, Cache, Carry, Draft, Plan, Step, Want
 from outpace.core.tree import TokenTree
 from outpace.drafters.compose.rows import draft_within
-from outpace.drafters.model.grow import Read
-from outpace.drafters.model.nan_check import check_logits
+from outpace.drafters.model.draft_reader import MOST_UNREAD, DraftReader
+from outpace.drafters.model.grow import Growth
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.slim.slim_table import SlimTable
 from outpace.models.slim.slim_target import SlimTarget
-
-Growth = Callable[[Context, Plan, Read], TokenTree]
-MOST_UNREAD = 64  # committed tokens that wait for a draft; the adapter reads more of them without one
 
 
 class AdapterDrafter:
@@ -65,20 +61,11 @@ class AdapterDrafter:
         return draft_within(self._propose, ctx, plan, self.adapter.model.max_length)
 
     def _propose(self, ctx: Context, plan: Plan) -> Draft:
-        if max(plan.depth, default=0) == 0:
-            return Draft(TokenTree.roots(ctx.roots))
         self._discard()
         reader = AdapterReader(self, ctx)
-        try:
+        with reader.checked():
             tree = self._growth(ctx, plan, reader)
             carry = reader.carry(tree)
-        # NaN logits give token ids outside the vocabulary, which raise many kinds of errors
-        except Exception as error:
-            if reader.logits is not None:
-                check_logits(reader.logits, error)
-            raise
-        if reader.logits is not None:
-            check_logits(reader.logits)
         if reader.read is not None:
             self._read = reader.read, ctx.slots
         return Draft(tree, reader.forwards, reader.seconds, carry)
@@ -160,38 +147,41 @@ class AdapterDrafter:
         return self._view, self._cache
 
 
-class AdapterReader:
-    """The forwards of one draft."""
+class AdapterReader(DraftReader):
+    """The forwards of one draft, of the last of which it keeps the logits."""
 
     def __init__(self, drafter: AdapterDrafter, ctx: Context) -> None:
+        super().__init__(ctx.cache.device)
         self._drafter, self._ctx = drafter, ctx
         self.layer = drafter.layer
         self._view, self._cache = drafter.caches(ctx.cache)
         self._view.discard()  # the target has overwritten the entries of the last draft
         self.read: TokenTree | None = None  # the tree that the adapter has read
         self.states: list[Tensor] = []  # (N, D) the early layers' outputs at all nodes so far, in parts
-        self.forwards = 0
-        self.seconds: Seconds = 0.0
-        self._clock = clock_of(ctx.cache.device)
-        self.logits: Tensor | None = None  # of the last forward
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
-        began = self._clock()
+        slots, model = self._ctx.slots, self._drafter.adapter.model
+        with self.timed():
+            gap, features = self._inputs(tree)
+            scores = model.score(tree, slots, self._cache, gap=gap, features=features)
+        assert scores.logits is not None
+        self.forwards += 1
+        self.read, self.logits = tree, [scores.logits]
+        return scores.first, scores.logits
+
+    def _inputs(self, tree: TokenTree) -> tuple[list[Tensor] | None, list[Tensor]]:
+        """Per row the committed tokens that the adapter reads with the root, and the early layers' outputs at
+        its tokens."""
         drafter, ctx = self._drafter, self._ctx
         first, states = self._read_early(tree)
         features = [states[[node - first for node in nodes if node >= first]] for nodes in tree.forest.nodes]
-        gap = None
-        if not self.forwards:
-            gap = [self._missing(row) for row in range(len(ctx.slots))]
-            for row, (slot, tokens) in enumerate(zip(ctx.slots, gap, strict=True)):
-                unread = drafter.unread(slot, len(tokens), states[:0])
-                features[row] = torch.cat((unread, features[row]))
-        scores = drafter.adapter.model.score(tree, ctx.slots, self._cache, gap=gap, features=features)
-        assert scores.logits is not None
-        self.forwards += 1
-        self.read, self.logits = tree, scores.logits
-        self.seconds += began.until(self._clock())
-        return scores.first, scores.logits
+        if self.forwards:
+            return None, features
+        gap = [self._missing(row) for row in range(len(ctx.slots))]
+        for row, (slot, tokens) in enumerate(zip(ctx.slots, gap, strict=True)):
+            unread = drafter.unread(slot, len(tokens), states[:0])
+            features[row] = torch.cat((unread, features[row]))
+        return gap, features
 
     def _missing(self, row: int) -> Tensor:  # (P,)
         """The committed tokens before the root that the adapter has not read."""
@@ -210,10 +200,9 @@ class AdapterReader:
         for that; None if the target cannot use them."""
         if self._drafter.early.carried_layer is None:
             return None
-        began = self._clock()
         if sum(map(len, self.states)) < len(tree):
-            self._read_early(tree)
-        self.seconds += began.until(self._clock())
+            with self.timed():
+                self._read_early(tree)
         return Carry(tree, self.layer, torch.cat(self.states))
 
 
