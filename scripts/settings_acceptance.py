@@ -47,10 +47,7 @@ class WithoutSettings:
         self.observe, self.release = inner.observe, inner.release
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        kept = ("temperature", "top_k", "top_p", "min_p", "typical_p", "max_tokens", "stop", "seed")
-        plain = tuple(
-            SamplingParams(**{name: getattr(params, name) for name in kept}) for params in ctx.sampling
-        )
+        plain = tuple(params.without_logit_changes for params in ctx.sampling)
         return self._inner.propose(replace(ctx, sampling=plain), plan)
 
 

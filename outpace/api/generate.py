@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from outpace.api.request import Request, prepare
 from outpace.api.row_output import Result
 from outpace.api.stream import Stream
+from outpace.core.sampling_params import PARAMETERS
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,14 +19,17 @@ R = TypeVar("R")
 def parameters_of(source: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
     """Decorator: gives a `*args, **keywords` wrapper the signature and the `Args:` section of `source`.
 
-    Editors, type checkers, `help` and `inspect.signature` then show the parameters of `source`.
+    Editors, type checkers, `help` and `inspect.signature` then show the parameters of `source`. The section
+    describes the sampling parameters in the place of its line "...".
     """
+    settings = "".join(f"    {each.name}: {each.help}\n" for each in PARAMETERS if each.argument is not None)
 
     def mark(function: Callable[..., R]) -> Callable[P, R]:
         signature = inspect.signature(source)
         returned = inspect.signature(function).return_annotation
         vars(function)["__signature__"] = signature.replace(return_annotation=returned)
         _, args, details = (inspect.getdoc(source) or "").partition("Args:")
+        details = re.sub(r"    \.\.\.: .*\n", lambda _: settings, details)
         function.__doc__ = f"{inspect.getdoc(function)}\n\n{args}{details}"
         return function
 

@@ -20,9 +20,11 @@ from outpace.api.settings import Settings, Words, only_ends, resolve_settings
 from outpace.api.speculative_config import parse_speculative_config
 from outpace.core.contracts import Parts, Recipe
 from outpace.core.noise import derived
-from outpace.core.sampling_params import whole_number
+from outpace.core.sampling_params import PARAMETERS, whole_number
 from outpace.recipes import configure
 
+# the sampling parameters among the arguments of `prepare`
+SETTINGS = tuple(each.name for each in PARAMETERS if each.argument is not None)
 UNLIMITED = 2**31  # maximum number of new tokens where the model has no maximum length
 
 
@@ -73,19 +75,21 @@ def prepare(
     prompts: Prompt | Sequence[Prompt],
     method: str | Path | Recipe | None = None,
     *,
-    max_tokens: int | None = None,
+    # of core/sampling_params.py, by scripts/sampling_parameters.py
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     min_p: float | None = None,
     typical_p: float | None = None,
+    max_tokens: int | None = None,
+    logit_bias: Mapping[Any, float] | None = None,
     repetition_penalty: float | None = None,
     presence_penalty: float | None = None,
     frequency_penalty: float | None = None,
-    logit_bias: Mapping[Any, float] | None = None,
-    bad_words: Words | None = None,
     no_repeat_ngram_size: int | None = None,
+    bad_words: Words | None = None,
     min_tokens: int | None = None,
+    # end of these parameters
     grammar: str | None = None,
     json_schema: str | Mapping[str, Any] | None = None,
     stop: str | Sequence[str] | None = None,
@@ -108,21 +112,7 @@ def prepare(
         prompts: a text, a list of token ids or a list of chat messages, or a list of several of these.
         method: a name of `outpace list`, a recipe, or a recipe file. Default: speculative-sampling if
             a draft is given or the target has a usual draft (as `zoo:target` has); otherwise prompt-lookup.
-        max_tokens: maximum number of new tokens. Default: the checkpoint's, or 256.
-        temperature: 0 is greedy decoding. Default: the checkpoint's, or 0.
-        top_k: sample from the k most probable tokens; 0: from all.
-        top_p: sample from the smallest set of most probable tokens with this total probability.
-        min_p: drop tokens whose probability is below this fraction of the highest one.
-        typical_p: locally typical sampling: keep the tokens whose information is closest to the entropy,
-            up to this total probability.
-        repetition_penalty: above 1, tokens that occur in the prompt or new text become less probable.
-        presence_penalty: subtracted from the logit of each token that occurs in the new text, -2 to 2.
-        frequency_penalty: subtracted from a token's logit once per occurrence in the new text, -2 to 2.
-        logit_bias: token id -> number added to its logit.
-        bad_words: texts, or lists of token ids, that must not be generated.
-        no_repeat_ngram_size: n-grams of this size occur only once in prompt and new text; 0: off.
-        min_tokens: minimum number of new tokens; until then end-of-text tokens and stop strings are
-            disabled.
+        ...: the parameters of core/sampling_params.py.
         grammar: EBNF grammar that the new text follows (extra `grammar`).
         json_schema: JSON schema that the new text follows (extra `grammar`).
         stop: stop string or strings; the text ends before the first that occurs. They may be or contain
@@ -141,28 +131,17 @@ def prepare(
         **options: the method's options (`outpace show METHOD`), such as draft or depth (also
             num_speculative_tokens).
 
-    Raises ValueError for invalid values and TypeError for values of a wrong type.
+    A sampling parameter that is not given has the checkpoint's value; where it has none, that of the package,
+    which is off but for max_tokens (256) and temperature (0). Raises ValueError for invalid values and
+    TypeError for values of a wrong type.
     """
+    arguments = locals()
+    given = {name: arguments[name] for name in SETTINGS}
     if speculative_config is not None:
         if options or method is not None:
             raise ValueError("speculative_config has the method and its options: leave out the others")
         method, options = parse_speculative_config(speculative_config)
     _check_counts(n=n, batch=batch)
-    given = {
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "typical_p": typical_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "logit_bias": logit_bias,
-        "bad_words": bad_words,
-        "no_repeat_ngram_size": no_repeat_ngram_size,
-        "min_tokens": min_tokens,
-    }
     recipe, options = choose_method(method, options, target_name(target))
     model = as_model(target, tokenizer)
     vocab = model.target.vocab

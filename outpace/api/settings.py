@@ -15,9 +15,22 @@ from typing import Any
 from outpace.api.logprobs import token_text
 from outpace.api.prompts import check_text
 from outpace.api.stop_strings import all_special_tokens, special_tokens
-from outpace.core.sampling_params import PARAMETERS, Grammar, SamplingParams, whole_number
+from outpace.core.sampling_params import (
+    BY_NAME,
+    PARAMETERS,
+    TRUNCATIONS,
+    Grammar,
+    SamplingParams,
+    whole_number,
+)
 from outpace.sampling.grammar import compile_grammar
 
+# names of sampling parameters in generation_config.json; those that transformers lacks have their own
+IN_GENERATION_CONFIG = {
+    each.name: each.transformers or each.name
+    for each in PARAMETERS
+    if each.name not in ("stop", "seed", "grammar")
+}
 # settings of transformers that change the output and are not supported -> their value that has no effect
 UNSUPPORTED = {
     "forced_bos_token_id": None,
@@ -37,13 +50,12 @@ UNSUPPORTED = {
     "constraints": None,
     "force_words_ids": None,
 }
-UNSUPPORTED_IN_SAMPLING = {"top_h": 0.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}  # ignored when greedy
-IN_GENERATION_CONFIG = {  # field of SamplingParams -> its name in generation_config.json, where they differ
-    "max_tokens": "max_new_tokens",
-    "min_tokens": "min_new_tokens",
-    "bad_words": "bad_words_ids",
+UNSUPPORTED_IN_SAMPLING = {  # ignored when greedy
+    name: off
+    for name, off in {"top_h": 0.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}.items()
+    if name not in IN_GENERATION_CONFIG.values()
 }
-TRUNCATION = ("top_k", "top_p", "min_p", "typical_p")  # the checkpoint's defaults are dropped when greedy
+TRUNCATION = {each.name for each in TRUNCATIONS}  # the checkpoint's defaults are dropped when greedy
 MAX_TOKENS = SamplingParams().max_tokens  # default of the package
 
 Words = str | Sequence[str | Sequence[int]]  # one word, or a list of words; a word is text or token ids
@@ -168,8 +180,8 @@ def only_ends(defaults: Any) -> Any:
 def generation_overrides(given: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of SamplingParams from settings by their names in generation_config.json, or by their own.
     ValueError for other names."""
-    own = {each.name for each in PARAMETERS} - {"stop", "seed", "grammar"}
-    names = {IN_GENERATION_CONFIG.get(name, name): name for name in own} | {name: name for name in own}
+    names = {other: name for name, other in IN_GENERATION_CONFIG.items()}
+    names |= {name: name for name in IN_GENERATION_CONFIG}
     if unknown := sorted(given.keys() - names):
         known = ", ".join(sorted(names))
         raise ValueError(f"{unknown[0]} is no sampling default that can be set: use {known}")
@@ -203,10 +215,9 @@ def _check_supported(defaults: Any, *, sampled: bool) -> None:
 def _defaults(defaults: Any) -> dict[str, Any]:
     """The fields of SamplingParams set by the checkpoint's generation_config, temperature always included."""
     found = {"temperature": 1.0}  # transformers' default where do_sample is set without a temperature
-    for parameter in PARAMETERS:
-        value = getattr(defaults, IN_GENERATION_CONFIG.get(parameter.name, parameter.name), None)
-        if value is not None and parameter.name not in ("stop", "seed", "grammar"):
-            found[parameter.name] = float(value) if isinstance(parameter.default, float) else value
+    for name, in_config in IN_GENERATION_CONFIG.items():
+        if (value := getattr(defaults, in_config, None)) is not None:
+            found[name] = float(value) if isinstance(BY_NAME[name].default, float) else value
     return found
 
 

@@ -66,12 +66,14 @@ KvCache = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no statistics and no progress.")]
 
-# numeric fields of SamplingParams except the seed; each becomes a command-line option
-NUMBERS = tuple(each for each in PARAMETERS if isinstance(each.default, int | float) and each.name != "seed")
+# the numbers among the sampling parameters, without the seed; each becomes a command-line option
+NUMBERS = tuple(
+    each for each in PARAMETERS if isinstance(each.default, int | float) and each.argument is not None
+)
 
 
 def _help_of(parameter: Any, default: str) -> str:
-    return f"{parameter.metadata['help'].rstrip('.')}; default: {default}."
+    return f"{parameter.help.rstrip('.')}; default: {default}."
 
 
 HELP = {each.name: _help_of(each, f"{each.default:g}") for each in NUMBERS}

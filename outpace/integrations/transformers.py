@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.generation import logits_process as t
+from transformers.generation import logits_process
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from outpace.api.methods import choose_method
@@ -26,7 +26,14 @@ from outpace.api.opener import ModelOpener, short_drafts
 from outpace.api.statistics import Statistics, StepCounter
 from outpace.core.context import Context
 from outpace.core.contracts import Recipe, Scores, Step
-from outpace.core.sampling_params import SamplingParams
+from outpace.core.sampling_params import (
+    BY_NAME,
+    LOGIT_PARAMETERS,
+    PARAMETERS,
+    TRUNCATIONS,
+    Parameter,
+    SamplingParams,
+)
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.integrations.refusals import lengths, refuse
@@ -34,39 +41,41 @@ from outpace.models.hf.target import HFTarget
 from outpace.recipes import RecipeError, configure
 from outpace.sampling.target_probs import LazyTargetProbs
 
-# (class, its attribute, name in SamplingParams), in the order in which `sampling.warp` applies them
-WARPERS = (
-    (t.TemperatureLogitsWarper, "temperature", "temperature"),
-    (t.TopKLogitsWarper, "top_k", "top_k"),
-    (t.TopPLogitsWarper, "top_p", "top_p"),
-    (t.MinPLogitsWarper, "min_p", "min_p"),
-    (t.TypicalLogitsWarper, "mass", "typical_p"),
-)
+# class of transformers -> (its attribute, name in SamplingParams), in the order in which both apply them
+Processors = Mapping[type[Any], tuple[str, str]]
 PLAIN = SamplingParams()
-PROCESSORS = (
-    t.SequenceBiasLogitsProcessor,
-    t.RepetitionPenaltyLogitsProcessor,
-    t.NoRepeatNGramLogitsProcessor,
-    t.NoBadWordsLogitsProcessor,
-)
+# numbers that `generate` lacks, so that they are options of `hf`
+LACKED = tuple(p.name for p in PARAMETERS if p.warps and not p.transformers and isinstance(p.default, float))
+
+
+def _processors_of(parameters: Sequence[Parameter]) -> Processors:
+    found: dict[type[Any], tuple[str, str]] = {}
+    for each in parameters:
+        if each.processor:
+            kind, _, attribute = each.processor.partition(".")
+            found[getattr(logits_process, kind)] = attribute, each.name
+    return found
+
+
+WARPERS = _processors_of([BY_NAME["temperature"], *TRUNCATIONS])
+PROCESSORS = _processors_of(LOGIT_PARAMETERS)
 
 
 def hf(
     method: str | Path | Recipe | None = None,
     *,
     streamer: Any = None,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
     **options: Any,
 ) -> Decoder:
     """A callable for `custom_generate` of `model.generate` that decodes with this method.
 
     Options that are models (such as a draft model) may be transformers models, names or folders. Sampling
-    parameters are those of `generate`, and two penalties that it lacks; seeds are drawn from torch's
-    generator. After a call `statistics` of the callable has those of each row. `generate` passes no tokenizer
-    on, which its `stop_strings` need: give it `stopping_criteria=[StopStringCriteria(tokenizer, strings)]`.
+    parameters are those of `generate`; those that it lacks, presence_penalty and frequency_penalty, are
+    options here. Seeds are drawn from torch's generator. After a call `statistics` of the callable has those
+    of each row. `generate` passes no tokenizer on, which its `stop_strings` need: give it
+    `stopping_criteria=[StopStringCriteria(tokenizer, strings)]`.
     RecipeError for an option that the method lacks."""
-    params = SamplingParams(presence_penalty=presence_penalty, frequency_penalty=frequency_penalty)
+    params = SamplingParams(**{name: options.pop(name) for name in LACKED if name in options})
     recipe, options = choose_method(method, options, target="")
     if unknown := [name for name in options if name not in recipe.options]:
         raise RecipeError(
@@ -180,11 +189,11 @@ class ConvertedProcessors:
     ) -> ConvertedProcessors:
         left: list[Any] = list(processors)
         found: dict[str, Any] = {"temperature": 1.0} if sampled else {}
-        kinds = [kind for kind, _, _ in WARPERS]
-        rank = len(WARPERS)
+        kinds = list(WARPERS)
+        rank = len(kinds)
         while sampled and left and type(left[-1]) in kinds[:rank] and _is_convertible(left[-1]):
             rank = kinds.index(type(left[-1]))
-            _, attribute, name = WARPERS[rank]
+            attribute, name = WARPERS[kinds[rank]]
             found[name] = getattr(left.pop(), attribute)
         if not padded and (settings := _settings(left)) is not None:
             found |= settings
@@ -236,18 +245,17 @@ def _settings(processors: Sequence[Any]) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = {}
     for processor in processors:
-        if isinstance(processor, t.RepetitionPenaltyLogitsProcessor):
-            if isinstance(processor.prompt_ignore_length, int):
+        attribute, name = PROCESSORS[type(processor)]
+        value = getattr(processor, attribute)
+        if name == "bad_words":
+            value = tuple(value)
+        elif name == "logit_bias":
+            if any(len(word) > 1 for word in value):
                 return None
-            found["repetition_penalty"] = processor.penalty
-        elif isinstance(processor, t.NoRepeatNGramLogitsProcessor):
-            found["no_repeat_ngram_size"] = processor.ngram_size
-        elif isinstance(processor, t.NoBadWordsLogitsProcessor):
-            found["bad_words"] = tuple(processor.sequence_bias)
-        elif all(len(word) == 1 for word in processor.sequence_bias):
-            found["logit_bias"] = tuple((word[0], bias) for word, bias in processor.sequence_bias.items())
-        else:
+            value = tuple((word[0], bias) for word, bias in value.items())
+        elif isinstance(getattr(processor, "prompt_ignore_length", None), int):
             return None
+        found[name] = value
     return found
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, count
+from math import comb
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from outpace.core.sampling_params import SamplingParams
+from outpace.core.sampling_params import BY_NAME, PARAMETERS, SamplingParams
 from outpace.sampling.warp import warp
 
 STOP = (1,)
@@ -40,31 +41,23 @@ class AtMostOnce:
 
 def options(vocab: int) -> dict[str, dict[str, Any]]:
     """Name of each parameter -> its keyword argument, at a value that changes the distribution over three or
-    four tokens, while all of them together still leave several continuations. `no_repeat_ngram_size` is not
-    among them: with the grammar and the bad words it leaves none."""
-    return {
-        "temperature": {"temperature": 0.7},
-        "top_k": {"top_k": vocab - 1},
-        "top_p": {"top_p": 0.9},
-        "min_p": {"min_p": 0.15},
-        "typical_p": {"typical_p": 0.8},
-        "repetition_penalty": {"repetition_penalty": 1.5},
-        "presence_penalty": {"presence_penalty": 0.75},
-        "frequency_penalty": {"frequency_penalty": -0.5},
-        "logit_bias": {"logit_bias": ((1, 0.75), (2, -0.5))},
-        "bad_words": {"bad_words": ((0, 1), (1, 2, 2), (2, 0, 1))},
-        "min_tokens": {"min_tokens": 2},
-        "grammar": {"grammar": AtMostOnce(vocab=vocab)},
-    }
+    four tokens, while all of them together still leave several continuations."""
+    given = {each.name: each.proof for each in PARAMETERS if each.proof is not None}
+    values = {name: value(vocab) if callable(value) else value for name, value in given.items()}
+    values["grammar"] = AtMostOnce(vocab=vocab)
+    return {name: {name: value} for name, value in values.items()}
 
 
 def crossed(vocab: int, max_tokens: int) -> Iterator[SamplingParams]:
-    """Seven requests such that for any two parameters there is one with both set, one with neither, and one
-    with either alone."""
-    # covering array (Kleitman, Spencer 1973): each parameter is a different set of 4 of 6 requests, so any
-    # two share a request and neither set contains the other; in the seventh request no parameter is set
-    columns = dict(zip(options(vocab), combinations(range(6), 4), strict=False))
-    for row in range(-1, 6):
+    """Requests (seven for 11 to 15 parameters) such that for any two parameters there is one with both set,
+    one with neither, and one with either alone."""
+    # covering array (Kleitman, Spencer 1973): each parameter is a different set of more than half of the
+    # requests, so any two share a request and neither set contains the other; in one more request no
+    # parameter is set
+    names = list(options(vocab))
+    size = next(size for size in count(2) if comb(size, size // 2 + 1) >= len(names))
+    columns = dict(zip(names, combinations(range(size), size // 2 + 1), strict=False))
+    for row in range(-1, size):
         yield _request_params(vocab, [name for name, ones in columns.items() if row in ones], max_tokens)
 
 
@@ -87,7 +80,7 @@ def stated(
 ) -> Tensor:  # (M, V), M texts of equal length -> (M, V)
     """Reference distribution (M, V) of the next token after each of M texts; `prompt`: number of prompt
     tokens in each. The engine's `warp` is used only if just temperature, top_k and top_p are set."""
-    if not sampling.changes_logits and sampling.min_p == 0 and sampling.typical_p == 1:
+    if not sampling.changes_logits and {name for name, _ in sampling.truncations} <= {"top_k", "top_p"}:
         return warp(logits, [sampling] * len(texts))
     ids = torch.tensor(texts)
     for processor in _processors(sampling, prompt):
@@ -130,14 +123,9 @@ def _processors(sampling: SamplingParams, prompt: int) -> Iterator[Any]:
     if sampling.greedy:
         return
     yield t.TemperatureLogitsWarper(sampling.temperature)
-    if sampling.top_k:
-        yield t.TopKLogitsWarper(sampling.top_k)
-    if sampling.top_p < 1:
-        yield t.TopPLogitsWarper(sampling.top_p)
-    if sampling.min_p:
-        yield t.MinPLogitsWarper(sampling.min_p)
-    if sampling.typical_p < 1:
-        yield t.TypicalLogitsWarper(sampling.typical_p)
+    for name, value in sampling.truncations:
+        # one that transformers lacks is to be stated here, apart from the engine's `warp`
+        yield getattr(t, BY_NAME[name].processor.partition(".")[0])(value)
 
 
 def _unless_complete(later: Tensor, logits: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from outpace.core.sampling_params import PARAMETERS
 from outpace.recipes._options import RecipeError
 
 if TYPE_CHECKING:
@@ -17,10 +18,9 @@ ALIASES = {"num_speculative_tokens": "depth"}  # vLLM's option name -> ours; bot
 # options for one model; a recipe that takes several has the plural, and both are accepted
 SINGULAR = ("draft", "head")
 # option name in transformers or vLLM -> the outpace option to use, for the error message
-SPELLINGS = {
-    "max_new_tokens": "max_tokens",
+SPELLINGS = {each.transformers: each.name for each in PARAMETERS if each.transformers not in ("", each.name)}
+SPELLINGS |= {
     "max_length": "max_tokens, which counts new tokens only",
-    "min_new_tokens": "min_tokens",
     "do_sample": "temperature: above 0 samples, 0 is greedy",
     "num_return_sequences": "n",
     "num_beams": "n for several samples; beam search is not supported",
@@ -28,7 +28,6 @@ SPELLINGS = {
     "stop_strings": "stop",
     "stop_token_ids": "stop, with strings",
     "eos_token_id": "stop, with strings, or ignore_eos",
-    "bad_words_ids": "bad_words",
     "sequence_bias": "logit_bias",
     "suppress_tokens": "logit_bias, with -inf",
     "assistant_model": "draft",

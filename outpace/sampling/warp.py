@@ -1,15 +1,14 @@
 """Temperature and truncation: from logits to a distribution.
 
-Order and definitions are those of transformers' processors: temperature, top-k, top-p (the fewest most
-probable tokens whose mass reaches `top_p`), min-p (tokens with at least `min_p` times the largest
-probability), typical-p (tokens whose information is nearest to the entropy, up to a mass of `typical_p`).
+Order and definitions are those of transformers' processors: temperature, then the truncations in the order in
+which `core/sampling_params.py` declares them. All but top-k are functions of a distribution, see `CUTS`.
 
 Letters: M rows of logits, V vocabulary size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -37,8 +36,7 @@ def warp(logits: Tensor, sampling: Sequence[SamplingParams]) -> Tensor:  # (M, V
 
 
 def _same(one: SamplingParams, other: SamplingParams) -> bool:
-    settings = (one.temperature, one.top_k, one.top_p, one.min_p, one.typical_p)
-    return settings == (other.temperature, other.top_k, other.top_p, other.min_p, other.typical_p)
+    return one.temperature == other.temperature and one.truncations == other.truncations
 
 
 def _warp(logits: Tensor, sampling: SamplingParams, is_copy: bool) -> Tensor:
@@ -82,17 +80,14 @@ def _top_k_of_all(logits: Tensor, sampling: SamplingParams) -> Tensor:
 
 
 def _truncated(probs: Tensor, sampling: SamplingParams) -> Tensor:
-    """`probs` after top-p, min-p and typical-p, in the same memory."""
-    if sampling.top_p < 1:
-        probs = _nucleus(probs, sampling.top_p, HEAD)
-    if sampling.min_p > 0:
-        probs = _without(probs, probs < sampling.min_p * probs.amax(-1, keepdim=True))
-    if sampling.typical_p < 1:
-        probs = _typical(probs, sampling.typical_p)
+    """`probs` after the truncations but top-k, in the same memory."""
+    for name, value in sampling.truncations:
+        if name in CUTS:
+            probs = CUTS[name](probs, value)
     return probs
 
 
-def _nucleus(probs: Tensor, top_p: float, head: int) -> Tensor:
+def _nucleus(probs: Tensor, top_p: float, head: int = HEAD) -> Tensor:
     """Keep the tokens for which the mass of all more probable tokens is below `top_p`; renormalise. `head`:
     number of most probable tokens that are sorted; rows for which they are too few are sorted further."""
     is_all = head >= probs.shape[-1]
@@ -109,6 +104,11 @@ def _nucleus(probs: Tensor, top_p: float, head: int) -> Tensor:
     if others is not None:
         kept[short] = others
     return kept
+
+
+def _min_p(probs: Tensor, share: float) -> Tensor:
+    """Keep tokens with at least this share of the largest probability; renormalise."""
+    return _without(probs, probs < share * probs.amax(-1, keepdim=True))
 
 
 def _typical(probs: Tensor, mass: float) -> Tensor:
@@ -128,3 +128,11 @@ def _without(probs: Tensor, left_out: Tensor) -> Tensor:
     """Set the probabilities of the tokens in the mask `left_out` to 0 and renormalise, in place."""
     probs.masked_fill_(left_out, 0)
     return probs.div_(probs.sum(-1, keepdim=True))
+
+
+# truncating parameter -> function of (M, V) distributions, which it may overwrite, and its value
+CUTS: Mapping[str, Callable[[Tensor, float], Tensor]] = {
+    "top_p": _nucleus,
+    "min_p": _min_p,
+    "typical_p": _typical,
+}

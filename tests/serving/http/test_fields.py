@@ -15,7 +15,7 @@ from outpace.api.settings import resolve_settings
 from outpace.core.sampling_params import PARAMETERS
 from outpace.serving.http.schemas.chat import ChatBody
 from outpace.serving.http.schemas.completions import CompletionBody
-from outpace.serving.http.schemas.fields import IN_ANOTHER_FORM, MAX_STOPS, SamplingBody
+from outpace.serving.http.schemas.fields import MAX_STOPS, SamplingBody
 from outpace.serving.http.schemas.responses import ResponseBody
 
 CODE = "def add(a, b):"
@@ -39,7 +39,7 @@ def complete(client: Any, prompt: Any = CODE, **given: Any) -> Any:
 def test_every_sampling_parameter_and_setting_has_a_field() -> None:
     for body in (CompletionBody, ChatBody, ResponseBody):
         for parameter in PARAMETERS:
-            name = IN_ANOTHER_FORM.get(parameter.name, parameter.name)
+            name = parameter.field or parameter.name
             assert name in body.model_fields or name == "max_tokens", name
     for name in inspect.signature(resolve_settings).parameters:
         field = SETTINGS.get(name, name)

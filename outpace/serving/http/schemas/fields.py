@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, Strict, create_model, model_validator
 
-from outpace.core.sampling_params import PARAMETERS
+from outpace.core.sampling_params import PARAMETERS, Parameter
 from outpace.serving.http.schemas.closed import Closed
 from outpace.serving.http.schemas.structured import Constraint, StructuredOutputs
 
@@ -28,18 +28,11 @@ MAX_MESSAGES = 8192
 
 NumTop = Annotated[int, Strict(), Field(ge=0, le=MAX_TOP_LOGPROBS)]
 StopString = Annotated[str, Field(max_length=MAX_STOP_LENGTH)]
-# fields of SamplingParams -> the fields of requests for them, where they have another form
-IN_ANOTHER_FORM = {
-    "max_tokens": "max_tokens",  # by `token_limit`
-    "stop": "stop_token_ids",
-    "seed": "seed",  # of the first sample; the others have seeds derived from it
-    "grammar": "structured_outputs",
-}
 TYPES: Mapping[str, Any] = {
     "logit_bias": Annotated[dict[str, Number], Field(max_length=MAX_BIASES)],
     "bad_words": Annotated[list[StopString], Field(fail_fast=True, max_length=MAX_BAD_WORDS)],
-}  # of the fields of SamplingParams that are neither numbers nor whole numbers
-SAMPLING = tuple(each for each in PARAMETERS if each.name not in IN_ANOTHER_FORM)
+}  # of the sampling parameters that are neither numbers nor whole numbers
+SAMPLING = tuple(each for each in PARAMETERS if not each.field)  # those whose fields follow from them
 
 
 class Speculation(Closed):
@@ -105,10 +98,10 @@ class Body(Closed):
         return given
 
 
-def _field(parameter: Any) -> tuple[Any, Any]:
+def _field(parameter: Parameter) -> tuple[Any, Any]:
     """Type and default of the request field for a sampling parameter."""
     kind: Any = TYPES.get(parameter.name) or (Whole if isinstance(parameter.default, int) else Number)
-    return kind | None, Field(None, description=parameter.metadata["help"])
+    return kind | None, Field(None, description=parameter.help)
 
 
 OF_PARAMETERS: dict[str, Any] = {each.name: _field(each) for each in SAMPLING}
@@ -118,7 +111,7 @@ SamplingFields = create_model("SamplingFields", __base__=Body, **OF_PARAMETERS)
 class SamplingBody(SamplingFields):
     """Base of the bodies that ask for generated text."""
 
-    seed: Whole | None = None
+    seed: Whole | None = None  # of the first sample; the others have seeds derived from it
     stop: StopString | Annotated[list[StopString], Field(fail_fast=True, max_length=MAX_STOPS)] | None = None
     stream: Flag | None = None
     stream_options: StreamOptions | None = None
@@ -170,8 +163,9 @@ class SamplingBody(SamplingFields):
 
     def sampling(self) -> dict[str, Any]:
         """The given sampling parameters, by name."""
-        named = ((each.name, getattr(self, each.name)) for each in SAMPLING)
-        given = {name: value for name, value in named if value is not None}
-        if given.get("top_k") == -1:
-            given["top_k"] = 0  # vLLM's value for no limit
+        given: dict[str, Any] = {}
+        for each in SAMPLING:
+            if (value := getattr(self, each.name)) is not None:
+                means_off = each.off_in_requests is not None and value == each.off_in_requests
+                given[each.name] = each.off if means_off else value
         return given
