@@ -113,7 +113,7 @@ class SamplingParams:
 
     temperature: float = _parameter(
         0.0,
-        "Divide all logits by it; 0: take the most probable token, without truncation.",
+        "Divide all logits by it; 0 is greedy decoding, without truncation.",
         off=1.0,
         minimum=0,
         allowed=f"use 0 for greedy decoding or a positive number, at least {MIN_TEMPERATURE}",

@@ -60,7 +60,10 @@ def test_wrong_arguments_are_reported_before_torch_is_imported(arguments, senten
 def test_help_shows_the_defaults_of_settings(outpace_):
     words = " ".join(outpace_("generate", "--help").stdout.split())
     assert "Maximum number of new tokens; default: the model's, or 256." in words
-    assert "Temperature; 0 is greedy decoding; default: the model's, or 0." in words
+    assert (
+        "Divide all logits by it; 0 is greedy decoding, without truncation; default: the model's, or 0."
+        in words
+    )
 
 
 @pytest.mark.parametrize(
