@@ -15,6 +15,7 @@ LEVELS = (
     ("core", "console", "tables", "zoo"),
     ("decode", "sampling", "models", "indexes"),
     ("drafters", "controllers", "verifiers"),
+    ("engine",),
     ("recipes",),
     ("proof",),
     ("analysis",),

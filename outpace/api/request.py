@@ -162,10 +162,7 @@ def prepare(
     )
     if settings.stop and model.tokenizer is None:
         raise ValueError("stop strings need a tokenizer: pass tokenizer=...")
-    if n > 1 and settings.params.greedy:
-        raise ValueError(
-            f"n is {n}, but at temperature 0 all samples are the same: use a temperature above 0"
-        )
+    settings.check_samples(n)
     if logprobs is not None and not 0 <= whole_number("logprobs", logprobs) <= vocab:
         raise ValueError(f"logprobs is {logprobs}; use a number of tokens from 0 to {vocab}")
     row_seeds = [derived(each, sample) for each in prompt_seeds(seed, len(tokens)) for sample in range(n)]

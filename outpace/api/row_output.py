@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -16,7 +16,7 @@ from outpace.api.prompt_logprobs import PromptLogprob
 from outpace.api.row_step import RowStep
 from outpace.api.settings import Settings
 from outpace.api.statistics import Statistics, StepCounter
-from outpace.core.contracts import Step, TargetProbs
+from outpace.engine.engine import NewTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class RowOutput:
         reference: str | None = None,  # see Result
     ) -> None:
         self._reference = reference
-        self._index, self._seed, self._settings, self._num_top = index, seed, settings, num_top
+        self.index, self._seed, self._settings, self._num_top = index, seed, settings, num_top
         self._num_prompt_tokens = len(prompt)
         text_of = partial(
             Detokenizer,
@@ -111,34 +111,26 @@ class RowOutput:
         detokenizer.push(text[self._num_prompt_tokens + detokenizer.num_tokens :].tolist())
         return detokenizer.stopped is not None
 
-    def add(
-        self,
-        step: Step,
-        row: int,  # of the step
-        text: Tensor,  # (T,) tokens of prompt and output after the step
-        target_probs: Callable[[], TargetProbs],  # the step's distributions; called for log probabilities
-        *,
-        finished: bool,
-        predicted: Sequence[int] | None = None,  # draft tokens from the caller's prediction
-    ) -> Piece:
+    def add(self, new: NewTokens[Any]) -> Piece:
         """Add what a step generated in this row."""
-        tokens = self._take(text)
+        step, row, predicted = new.step, new.row, new.predicted
+        tokens = self._take(new.text)
         drafted = self._counter.count(step, row, len(tokens))
-        if predicted is not None:
+        if predicted:
             self._counter.compare(predicted, tokens[:drafted])
         found = None
         if self._num_top is not None:
-            found = logprobs(step, row, len(tokens), self._num_top, target_probs())
+            found = logprobs(step, row, len(tokens), self._num_top, new.target_probs())
             self._logprobs += found
         detokenizer = self._detokenizer
         piece = detokenizer.piece() if detokenizer else ""
-        if finished:
+        if new.finished:
             piece += self.finish()
         record = None
         if self._token_texts is not None:
-            texts = _texts(self._token_texts, tokens, finished=finished)
-            record = RowStep.of(step, row, drafted, texts, predicted or ())
-        return Piece(self._index, piece, tokens, drafted, found, record)
+            texts = _texts(self._token_texts, tokens, finished=new.finished)
+            record = RowStep.of(step, row, drafted, texts, predicted)
+        return Piece(self.index, piece, tokens, drafted, found, record)
 
     def finish(self) -> str:
         """End the output; returns the rest of its text."""

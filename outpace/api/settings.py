@@ -88,6 +88,13 @@ class Settings:
             )
         return min(limit, self.max_length) - num_prompt
 
+    def check_samples(self, n: int) -> None:
+        """ValueError for several samples of a prompt at temperature 0."""
+        if n > 1 and self.params.greedy:
+            raise ValueError(
+                f"n is {n}, but at temperature 0 all samples are the same: use a temperature above 0"
+            )
+
     def row_params(self, seed: int, max_new_tokens: int) -> SamplingParams:
         """The sampling parameters of one row. `max_new_tokens` is how many tokens the model's maximum length
         leaves; the smaller of it and `max_tokens` applies."""

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from outpace.core.context import Context
-from outpace.core.contracts import Parts, Scores, Step, TargetProbs
+from outpace.core.contracts import Parts, Step
 from outpace.core.noise import KeyedNoise, Noise
 from outpace.core.sampling_params import SamplingParams
-from outpace.core.tree import TokenTree
-from outpace.decode import PROMPT_TOKENS, Session
+from outpace.decode import PROMPT_TOKENS
+from outpace.engine.engine import Engine, MakeTargetProbs
 from outpace.sampling.target_probs import LazyTargetProbs
 
 
@@ -20,20 +19,20 @@ def texts(
     prompts: Sequence[Sequence[int]],
     sampling: Sequence[SamplingParams],
     noise: Callable[[Sequence[int], Sequence[int], Sequence[int]], Noise] = KeyedNoise,
-    target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs,
+    target_probs: MakeTargetProbs = LazyTargetProbs,
     observe: Callable[[Step], None] | None = None,  # called with every step
     prompt_tokens: int = PROMPT_TOKENS,  # most prompt tokens that one step reads
 ) -> list[list[int]]:
     """The generated tokens of each prompt, decoded as one batch; `sampling` has one item per prompt."""
-    session = Session(
+    engine = Engine.of(
         parts,
         [torch.tensor(prompt) for prompt in prompts],
         sampling,
-        target_probs,
+        target_probs=target_probs,
         noise=noise,
         prompt_tokens=prompt_tokens,
     )
-    for step in session.steps():
+    for step in engine.steps():
         if observe is not None:
             observe(step)
-    return [session.request(slot).output() for slot in range(len(prompts))]
+    return [engine.output(slot) for slot in range(len(prompts))]

@@ -8,9 +8,8 @@ import torch
 
 from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
-from outpace.decode import Session
+from outpace.engine.engine import Engine
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
-from outpace.sampling.target_probs import LazyTargetProbs
 
 
 def expected_accepted(build: Callable[[], Parts], depth: int, prompt: Sequence[int] = (0,)) -> float:
@@ -26,9 +25,9 @@ def expected_accepted(build: Callable[[], Parts], depth: int, prompt: Sequence[i
             return EnumeratedNoise([branch] * len(seeds), turns, lengths)
 
         sampling = SamplingParams(temperature=1.0, max_tokens=depth + 1)
-        session = Session(build(), [torch.tensor(prompt)], [sampling], LazyTargetProbs, noise=noise)
+        engine = Engine.of(build(), [torch.tensor(prompt)], [sampling], noise=noise)
         # before `branch.probability` is read: the step computes it
-        accepted = next(len(step.generated[0]) for step in session.steps() if step.generated[0]) - 1
+        accepted = next(len(step.generated[0]) for step in engine.steps() if step.generated[0]) - 1
         total += branch.probability * accepted
         pending += [Branch(script, 0) for script in branch.left_open]
     return total

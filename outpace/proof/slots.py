@@ -13,8 +13,7 @@ import torch
 
 from outpace.core.contracts import Parts, Step
 from outpace.core.sampling_params import SamplingParams
-from outpace.decode import Session
-from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.engine.engine import Engine
 
 EARLIER = ((1, 0, 0, 2, 1, 0, 0), (2, 1, 2, 1), (0, 2, 1, 1, 0, 2))
 LATER = ((2, 0, 1, 2, 0), (1, 1, 1, 1, 1, 1, 1, 1), (0, 1))
@@ -48,13 +47,13 @@ def _decoded(
     parts: Parts, prompts: Sequence[Sequence[int]], params: SamplingParams, *, cancels: bool = False
 ) -> Decoded:
     sampling = [replace(params, seed=seed) for seed in range(len(prompts))]
-    session = Session(parts, [torch.tensor(prompt) for prompt in prompts], sampling, LazyTargetProbs)
+    engine = Engine.of(parts, [torch.tensor(prompt) for prompt in prompts], sampling)
     drafts = [list[list[int]]() for _ in prompts]
-    for number, step in enumerate(session.steps()):
+    for number, step in enumerate(engine.steps()):
         _note(step, drafts)
-        if cancels and number == 1 and CANCELLED in session.rows:
-            session.cancel(CANCELLED)
-    return [session.request(slot).output() for slot in range(len(prompts))], drafts
+        if cancels and number == 1 and CANCELLED in engine.session.rows:
+            engine.cancel(CANCELLED)
+    return [engine.output(slot) for slot in range(len(prompts))], drafts
 
 
 def _note(step: Step, drafts: Sequence[list[list[int]]]) -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from outpace.api.row_output import RowOutput
-from outpace.core.contracts import Parts, PrefixCache, Step, Target
+from outpace.core.contracts import Parts, Step, Target
 from outpace.core.request_state import RequestState
 from outpace.core.row_error import NoTokenLeft, RowError
-from outpace.decode import PROMPT_TOKENS, Session, speculative_steps
-from outpace.drafters.lookup.prediction import PredictionDrafter
-from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.decode import PROMPT_TOKENS
+from outpace.engine.engine import Engine
 from outpace.serving.guarded import GuardedDrafter
 from outpace.serving.prompt_reader import PromptReader
 from outpace.serving.request import Event, Failed, Finished, GenerationRequest
@@ -76,17 +75,15 @@ class Scheduler:
         self._on_step = on_step
         parts, self._routes = routed(methods)
         guarded = GuardedDrafter(self._routes, parts.target.vocab, self._drafter_failed)
-        self._predicted = PredictionDrafter(guarded)
-        self._session = Session(
-            replace(parts, drafter=self._predicted),
-            (),
-            (),
-            LazyTargetProbs,
-            done=lambda slot, text: self.running[slot].output.stops(text),
+        self._engine = Engine[Ticket](
+            replace(parts, drafter=guarded),
+            done=lambda ticket, text: ticket.output.stops(text),
+            on_row_error=_end_alone,
+            predicts=True,
             prompt_tokens=prompt_tokens,
         )
-        if prefix_cache and not self._session.prefills and isinstance(self._session.cache, PrefixCache):
-            self._session.batch.prefix_cache = self._session.cache
+        self._engine.share_prefixes(prefix_cache)
+        self._session = self._engine.session
         if kv_bytes is not None:
             least = self._bytes_for({self._session.batch.next_slot(): SHORTEST})
             if kv_bytes < least:
@@ -94,14 +91,17 @@ class Scheduler:
                     f"{kv_bytes} bytes for KV caches hold no prompt, not even one of one token: "
                     f"give at least {-(-least // 1024)}KiB"
                 )
-        self._steps: Iterator[Step] | None = None
         self._reading: tuple[Ticket, PromptReader] | None = None  # a waiting request whose prompt is read
         self.waiting: deque[Ticket] = deque()
-        self.running: dict[int, Ticket] = {}  # by slot, in the order in which they joined
         self.num_preemptions = 0  # requests that left the session because memory ran short
         self.num_drafter_errors = 0  # exceptions raised by drafters
         self.num_queried_tokens = 0  # prompt tokens that were looked up in the prefix cache
         self.num_cached_tokens = 0  # those of them that were found
+
+    @property
+    def running(self) -> dict[int, Ticket]:
+        """The requests that are being decoded, by slot, in the order in which they joined."""
+        return self._engine.running
 
     @property
     def num_bytes(self) -> int:
@@ -111,7 +111,7 @@ class Scheduler:
     @property
     def retained_bytes(self) -> int:
         """Memory that the prefix cache retains for later requests, in bytes."""
-        prefix_cache = self._session.batch.prefix_cache
+        prefix_cache = self._engine.prefix_cache
         return 0 if prefix_cache is None else prefix_cache.retained_bytes
 
     @property
@@ -132,8 +132,7 @@ class Scheduler:
         """End a request, if it has not ended, and free its memory; its last event is Finished."""
         slot = self._slot_of(ticket)
         if slot is not None:
-            self._session.cancel(slot)
-            del self.running[slot]
+            self._engine.cancel(slot)
         elif ticket in self.waiting:
             if self._reading and self._reading[0] is ticket:
                 self._reading = None
@@ -151,77 +150,43 @@ class Scheduler:
         self._schedule()
         if not self.running:
             return None
-        if self._steps is None:
-            self._steps = self._session.steps(self._loop)
         try:
-            step = next(self._steps, None)
+            step = self._engine.step()
             if step is not None:
                 self._on_step(step)
         except Exception:
-            self._steps = None
+            self._engine.close()
             self._session.cache.discard()
             for ticket in self.running.values():
                 ticket.on_event(Failed(FAILED, ticket.output.result(), True))
             self.running.clear()
             raise
-        if step is None:  # a RowError ended the last request
-            self._steps = None
-        else:
+        if step is not None:  # else a RowError ended the last request
             self._deliver(step)
-            if not self._session.rows:
-                self._steps = None
+        if not self.running:
+            self._engine.close()
         return step
 
-    def _loop(self, session: Session) -> Iterator[Step]:
-        """The decoding loop, in which an exception that concerns one request ends that request alone."""
-        while session.rows:
-            try:
-                yield from session.parts.steps(session, speculative_steps)
-            except RowError as error:
-                session.cache.discard()
-                session.cancel(error.slot)
-                ticket = self.running.pop(error.slot)
-                by_server = not isinstance(error, NoTokenLeft)
-                ticket.on_event(Failed(str(error), ticket.output.result(), by_server))
-
     def _deliver(self, step: Step) -> None:
-        for row, slot in enumerate(step.ctx.slots):
-            if not step.generated[row]:
-                continue
-            ticket = self.running[slot]
+        for new in self._engine.new_tokens(step):
+            ticket, slot = new.owner, step.ctx.slots[new.row]
             try:
-                self._deliver_row(step, row, ticket)
+                ticket.on_event(ticket.output.add(new))
             except Exception:  # of the tokenizer, for one: the others go on
                 log.exception("the output of the request in slot %s cannot be passed on", slot)
-                if slot in self._session.rows:
-                    self._session.cancel(slot)
-                del self.running[slot]
+                if not new.finished:
+                    self._engine.cancel(slot)
                 ticket.on_event(Failed(FAILED, ticket.output.result(), True))
             else:
-                if slot not in self._session.rows:
-                    del self.running[slot]
+                if new.finished:
                     ticket.on_event(Finished(ticket.output.result()))
-
-    def _deliver_row(self, step: Step, row: int, ticket: Ticket) -> None:
-        slot = step.ctx.slots[row]
-        piece = ticket.output.add(
-            step,
-            row,
-            ticket.state.text(),
-            lambda: LazyTargetProbs(step.scores, step.draft.tree, step.ctx),
-            finished=slot not in self._session.rows,
-            predicted=self._predicted.drafted[slot] if ticket.request.prediction else None,
-        )
-        ticket.on_event(piece)
 
     def _schedule(self) -> None:
         """Decide who takes part in the next step."""
         if self._reading and not self._fits():
             self._reading = None  # read again later
         while self.running and not self._fits():
-            slot, ticket = next(reversed(self.running.items()))
-            self._session.cancel(slot)
-            del self.running[slot]
+            ticket = self._engine.cancel(next(reversed(self.running)))
             if self.running:
                 self.num_preemptions += 1
                 self.waiting.appendleft(ticket)
@@ -270,7 +235,7 @@ class Scheduler:
 
     def _limit_retained(self) -> None:
         """Leave to the prefix cache what the next step does not need."""
-        prefix_cache = self._session.batch.prefix_cache
+        prefix_cache = self._engine.prefix_cache
         if prefix_cache is not None:
             limit = prefix_cache.num_bytes + RETAINED_BYTES
             if self._kv_bytes is not None:
@@ -280,22 +245,20 @@ class Scheduler:
     def _join(self, ticket: Ticket) -> None:
         request, state, slot = ticket.request, ticket.state, None
         begins = state.num_cached is None
+        prediction = () if request.max_draft_depth == 0 else request.prediction
         try:
-            slot = self._session.rejoin(state)
+            slot = self._engine.rejoin(ticket, state, prediction)
             self._routes.choose(slot, request.method, request.max_draft_depth)
         except Exception:
             # the request is neither waiting nor running, and would never end
             if slot is not None:
-                self._session.cancel(slot)
+                self._engine.cancel(slot)
             ticket.on_event(Failed(FAILED, ticket.output.result(), True))
             raise
         if begins and state.num_cached is not None:
             ticket.output.num_cached_tokens = state.num_cached
             self.num_queried_tokens += state.prompt_length
             self.num_cached_tokens += state.num_cached
-        if request.max_draft_depth != 0:
-            self._predicted.predict(slot, request.prediction)
-        self.running[slot] = ticket
 
     def _refuse(self, ticket: Ticket) -> None:
         """End a request whose text does not fit into memory even alone."""
@@ -350,3 +313,8 @@ class Scheduler:
     def _drafter_failed(self, slot: int | None, error: Exception) -> None:
         self.num_drafter_errors += 1
         log.error("the drafter failed in slot %s; its request goes on without drafts", slot, exc_info=error)
+
+
+def _end_alone(ticket: Ticket, error: RowError) -> None:
+    by_server = not isinstance(error, NoTokenLeft)
+    ticket.on_event(Failed(str(error), ticket.output.result(), by_server))

@@ -12,10 +12,9 @@ import torch
 
 from outpace.api.model import Model
 from outpace.core.sampling_params import SamplingParams
-from outpace.decode import Session
+from outpace.engine.engine import Engine
 from outpace.models.hf.target import HFTarget
 from outpace.recipes.base.autoregressive import autoregressive
-from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.config import Answers
 from outpace.training.texts import DataError, Example, Prompt
 
@@ -78,10 +77,10 @@ def sampled(
         for index, (text, temperature) in enumerate(zip(texts, temperatures, strict=True))
     ]
     tensors = [torch.tensor(text) for text in texts]
-    session = Session(autoregressive.build(model), tensors, params, LazyTargetProbs)
-    for step in session.steps():
+    engine = Engine.of(autoregressive.build(model), tensors, params)
+    for step in engine.steps():
         advance(len(step.finished))
-    return [session.request(slot).output() for slot in range(len(texts))]
+    return [engine.output(slot) for slot in range(len(texts))]
 
 
 def _answers(

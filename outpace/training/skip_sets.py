@@ -14,15 +14,14 @@ from outpace.controllers.confidence import Confidence
 from outpace.core.contracts import Parts, Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.skip_set import SkipSet
-from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.self_draft import SelfDraft
+from outpace.engine.engine import Engine
 from outpace.indexes.compiled_loops import Tokens
 from outpace.models.slim.make import cost_without, num_layers, switching
 from outpace.recipes.self_speculation.knn_ssd.recipe import alternate_layers, prompt_states
 from outpace.recipes.self_speculation.knn_ssd.skip_set_anchors import SkipSetAnchors
 from outpace.recipes.self_speculation.swift.gaussian_process import most_promising
-from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.match import Match
 
 DEPTH, THRESHOLD = 12, 0.8  # longest draft, and draft probability of the token that ends one
@@ -80,8 +79,7 @@ def speed(target: Target, skip_set: SkipSet, prompts: Sequence[Tensor]) -> float
     parts = Parts(target, SelfDraft(drafter), Match(), Confidence(DEPTH, THRESHOLD))
     cost, generated, time = cost_without(target, skip_set), 0, 0.0
     for prompt in prompts:
-        session = Session(parts, [prompt], [SamplingParams(max_tokens=TOKENS)], LazyTargetProbs)
-        for step in session.steps():
+        for step in Engine.of(parts, [prompt], [SamplingParams(max_tokens=TOKENS)]).steps():
             generated += len(step.generated[0])
             time += 1 + cost * step.draft.forwards
     return generated / time

@@ -197,7 +197,7 @@ def test_sampling_follows_torchs_seed(model, draft, one):
 def test_processors_become_settings_that_drafters_follow():
     from transformers.generation import logits_process as t
 
-    from outpace.integrations.transformers import ConvertedProcessors
+    from outpace.integrations.processors import ConvertedProcessors
 
     heat, few, least = t.TemperatureLogitsWarper(0.5), t.TopKLogitsWarper(5), t.MinPLogitsWarper(0.1)
     typical, again = t.TypicalLogitsWarper(0.9), t.RepetitionPenaltyLogitsProcessor(1.2)

@@ -12,7 +12,7 @@ from outpace.analysis.tree_bounds import first_token_bound
 from outpace.core.claim import Drawn
 from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
-from outpace.decode import Session
+from outpace.engine.engine import Engine
 from outpace.sampling.target_probs import LazyTargetProbs
 
 BATCHES = 4  # at most this many batches per workload are decoded
@@ -54,7 +54,7 @@ def acceptance_bound(
     if not parts.drafter.claims or all(params.greedy for params in sampling):
         return found  # deterministic drafts are accepted with the target's probability: nothing to bound
     short = [replace(params, max_tokens=min(MAX_TOKENS, params.max_tokens)) for params in sampling]
-    for step in Session(parts, prompts, short, LazyTargetProbs).steps():
+    for step in Engine.of(parts, prompts, short).steps():
         tree, claim = step.draft.tree, step.draft.tree.claim
         if not isinstance(claim, Drawn) or step.scores.logits is None or found.row_steps >= ROW_STEPS:
             continue

@@ -14,9 +14,8 @@ from outpace.bench.measure.acceptance_bound import AcceptanceBound, acceptance_b
 from outpace.bench.measure.metrics import Counts, StepRecord, reads_prompts
 from outpace.core.contracts import Guarantee, Parts, Target
 from outpace.core.sampling_params import SamplingParams
-from outpace.decode import Session
+from outpace.engine.engine import Engine
 from outpace.models import native_dtypes
-from outpace.sampling.target_probs import LazyTargetProbs
 
 COMPILED, EAGER = "compiled", "eager"  # modes: how forwards run
 
@@ -114,9 +113,9 @@ class MethodContender:
     def run(self, prompts: Sequence[Tensor], sampling: Sequence[SamplingParams]) -> RunOutcome:
         records: list[StepRecord] = []
         last = began = self.clock()
-        session = Session(self.parts, prompts, sampling, LazyTargetProbs)
+        engine = Engine.of(self.parts, prompts, sampling)
         reading, early = 0.0, 0
-        for step in session.steps():
+        for step in engine.steps():
             if reads_prompts(step):
                 now = self.clock()
                 reading, early = reading + now - last, early + sum(map(len, step.generated))
@@ -124,7 +123,7 @@ class MethodContender:
                 records.append(StepRecord.of(step))
             last = self.clock()
         seconds = last - began
-        outputs = [session.request(slot).output() for slot in range(len(prompts))]
+        outputs = [engine.output(slot) for slot in range(len(prompts))]
         return RunOutcome(outputs, seconds, reading, early, Counts.of(records).within(seconds - reading))
 
     def acceptance_bound(

@@ -22,12 +22,11 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.context import Context
 from outpace.core.contracts import Parts, Plan, Step, Target, Want
 from outpace.core.sampling_params import SamplingParams
-from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.no_draft import NoDraft
+from outpace.engine.engine import Engine
 from outpace.models.hf.reshaped import mlp_size, reshaped
 from outpace.models.hf.target import HFTarget
-from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.verifiers.rejection import Rejection
 
 ROUNDS = 7  # timed steps of each length
@@ -171,7 +170,7 @@ def _steps(
         texts = [prompts[(number + row) % len(prompts)] for row in range(rows)]
         params = [replace(sampling, seed=number + row, stop=()) for row in range(rows)]
         number += rows
-        for step in Session(parts, texts, params, LazyTargetProbs).steps():
+        for step in Engine.of(parts, texts, params).steps():
             if reads_prompts(step) or len(step.ctx.slots) < rows:
                 continue
             if min(step.ctx.max_draft_depth) >= max(lengths):
@@ -202,7 +201,7 @@ def acceptance_by_position(
     for number, prompt in enumerate(prompts):
         parts = Parts(target, DraftModel(draft), Rejection(), Fixed(length))
         params = replace(sampling, seed=sampling.seed + number)
-        for step in Session(parts, [prompt], [params], LazyTargetProbs).steps():
+        for step in Engine.of(parts, [prompt], [params]).steps():
             forest = step.draft.tree.forest
             kept, drafted = forest.depths[step.verdict.leaf[0]], len(forest) - 1
             for position in range(min(kept + 1, drafted)):

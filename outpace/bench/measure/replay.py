@@ -35,7 +35,7 @@ from outpace.core.contracts import (
     Want,
 )
 from outpace.core.sampling_params import SamplingParams
-from outpace.decode import Session
+from outpace.engine.engine import Engine
 from outpace.recipes import RecipeError, configure
 from outpace.recipes._option_kinds import FunctionOpener
 
@@ -170,8 +170,8 @@ def _steps(
     def distribution(scores: Scores, tree: TokenTree, ctx: Context) -> RecordedTargetProbs:
         return RecordedTargetProbs(tree, ctx, whole)
 
-    session = Session(parts, [torch.tensor(text.prompt)], [sampling], distribution)
-    for step in session.steps():
+    engine = Engine.of(parts, [torch.tensor(text.prompt)], [sampling], target_probs=distribution)
+    for step in engine.steps():
         if step.generated[0]:  # else the step only reads a part of the prompt
             found.seconds.append(step.seconds["draft"] + step.seconds["observe"])
             yield StepRecord.of(step)

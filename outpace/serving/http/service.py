@@ -226,10 +226,7 @@ class Service:
             )
             if thinking is not None:
                 settings = thinking.restrict(settings, self.vocab)
-            if n > 1 and settings.params.greedy:
-                raise ValueError(
-                    f"n is {n}, but at temperature 0 all samples are the same: raise temperature"
-                )
+            settings.check_samples(n)
             free = [settings.free_length(len(prompt), self.max_length) for prompt in prompts]
         except (ValueError, TypeError) as error:
             field = constraints[0].field if constraints else ""
