@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
-from outpace.api.request import Request, prepare
+from outpace.api.call import Call, prepare
 from outpace.api.row_output import Result
 from outpace.api.stream import Stream
 from outpace.core.sampling_params import PARAMETERS
@@ -49,20 +49,20 @@ def generate_each(*args: Any, **keywords: Any) -> Iterator[Result]:
     return _results(prepare(*args, **keywords))  # the arguments are checked now, not in the first iteration
 
 
-def _results(request: Request) -> Iterator[Result]:
-    run, given = request.run(), 0
-    for _ in run:
-        for row in range(given, run.finished):
-            yield run.result(row)
+def _results(call: Call) -> Iterator[Result]:
+    decoding, given = call.decode(), 0
+    for _ in decoding:
+        for row in range(given, decoding.finished):
+            yield decoding.result(row)
             given = row + 1
 
 
 @parameters_of(prepare)
 def stream(*args: Any, **keywords: Any) -> Stream:
     """Generate text for one prompt and yield it piece by piece; ValueError for several prompts or samples."""
-    request = prepare(*args, **keywords)
-    if len(request.prompts) != 1:
+    call = prepare(*args, **keywords)
+    if len(call.prompts) != 1:
         raise ValueError(
-            f"stream takes one prompt and one sample, not {len(request.prompts)}; generate takes several"
+            f"stream takes one prompt and one sample, not {len(call.prompts)}; generate takes several"
         )
-    return Stream(request.run())
+    return Stream(call.decode())

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from threading import Lock
 
+from outpace.api.decoding import Decoding
 from outpace.api.row_output import Piece, Result
-from outpace.api.run import Run
 
 
 class Stream(Iterator[str]):
     """Iterator over the generated text in pieces of whole characters; `result` is the result so far."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._steps = iter(run)
+    def __init__(self, decoding: Decoding) -> None:
+        self._decoding = decoding
+        self._steps = iter(decoding)
         self._is_closed = False
         self._stepping = Lock()  # held during a step
 
@@ -35,7 +35,7 @@ class Stream(Iterator[str]):
     @property
     def result(self) -> Result:
         """The result with the tokens generated so far; complete once the iterator is exhausted."""
-        return self._run.result(0)
+        return self._decoding.result(0)
 
     def close(self) -> None:
         """Stop decoding and release the session's slots. May be called while a step runs, by another thread
@@ -52,7 +52,7 @@ class Stream(Iterator[str]):
         with self._stepping:
             piece = None if self._is_closed else next(self._steps, None)
         if piece is None or self._is_closed:
-            self.close()  # a call of `close` during the step has left this to be done
+            self.close()  # `close` was called during the step, which it does not interrupt
             return None
         return piece
 

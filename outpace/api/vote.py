@@ -11,8 +11,8 @@ from time import perf_counter
 from typing import Any, Literal
 
 from outpace.analysis.majority_vote import NUMBER, Tally, answer_in, answer_pattern
+from outpace.api.call import prepare
 from outpace.api.prompts import Prompt
-from outpace.api.request import prepare
 from outpace.api.row_output import Piece, Result
 from outpace.core.contracts import Recipe
 from outpace.core.sampling_params import whole_number
@@ -105,7 +105,7 @@ def vote(
         raise ValueError(f"the deadline is {deadline!r}; use a positive number of seconds")
     if taken := [name for name in TAKEN if name in given]:
         raise ValueError(f"a vote decides about {taken[0]} itself: use samples")
-    request = prepare(
+    call = prepare(
         target,
         prompt,
         METHOD if method is None else method,
@@ -115,15 +115,15 @@ def vote(
         on_piece=on_piece,
         **given,
     )
-    if len(request.prompts) != samples:
+    if len(call.prompts) != samples:
         raise ValueError("a vote is about one prompt: call it once for each")
-    if request.model.tokenizer is None:
+    if call.model.tokenizer is None:
         raise ValueError("answers are found in text, which needs a tokenizer: pass tokenizer=...")
-    run, tally = request.run(share_prompt=True), Tally(samples)
+    decoding, tally = call.decode(share_prompt=True), Tally(samples)
     ended: dict[int, tuple[float, str | None]] = {}  # row -> seconds, answer
     stopped: Stopped = "complete"
     num_steps, began, seconds = 0, clock(), 0.0
-    with closing(run.steps()) as steps:
+    with closing(decoding.steps()) as steps:
         for pieces in steps:
             rows = [piece.row for piece in pieces]
             num_steps += 1
@@ -132,7 +132,7 @@ def vote(
                 stopped = "deadline"
                 break
             for row in rows:
-                result = run.result(row)
+                result = decoding.result(row)
                 if result.finish_reason is not None:
                     ended[row] = seconds, answer_in(result.text, pattern)
                     tally.add(ended[row][1])
@@ -141,8 +141,10 @@ def vote(
                 break
     branches = [
         Branch(
-            run.result(row), ended[row][1] if row in ended else None, ended[row][0] if row in ended else None
+            decoding.result(row),
+            ended[row][1] if row in ended else None,
+            ended[row][0] if row in ended else None,
         )
-        for row in range(run.begun)
+        for row in range(decoding.begun)
     ]
     return Vote(tally.leader, tally.votes, branches, stopped, seconds, num_steps)

@@ -103,7 +103,7 @@ def two(tokens: int, top_k: int = 0) -> list[Case]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProofPlan:
     """The combinations of options, sampling parameters and runs tested on one kind of models."""
 
     models: Callable[[], Models]
@@ -126,9 +126,9 @@ class Plan:
 
 
 PLANS = {
-    "table": Plan(tables, ((2,), (1, 2), (2, 1), (2, 2)), ((3, 1), (1, 1)), settings=2, alone=False),
-    "peaked": Plan(peaked_tables, (), factor=2, settings=0, most=1_000),
-    "long": Plan(
+    "table": ProofPlan(tables, ((2,), (1, 2), (2, 1), (2, 2)), ((3, 1), (1, 1)), settings=2, alone=False),
+    "peaked": ProofPlan(peaked_tables, (), factor=2, settings=0, most=1_000),
+    "long": ProofPlan(
         long_tables,
         (),
         factor=3,
@@ -140,7 +140,7 @@ PLANS = {
         requests=late,
         used=True,
     ),
-    "broad": Plan(
+    "broad": ProofPlan(
         broad_tables,
         ((4,),),
         varied=False,
@@ -151,7 +151,7 @@ PLANS = {
         narrower=partial(two, top_k=2),  # for four draws with replacement
         predicted=False,
     ),
-    "wide": Plan(
+    "wide": ProofPlan(
         wide_tables,
         ((1, 1, 1),),
         varied=False,
@@ -160,7 +160,7 @@ PLANS = {
         most=1_000,
         any_options=True,
     ),
-    "transformers": Plan(
+    "transformers": ProofPlan(
         transformers_models,
         ((1, 2), (2, 1)),
         ((2, 2),),
@@ -170,7 +170,7 @@ PLANS = {
         top_k=2,
         most=600,
     ),
-    "window": Plan(
+    "window": ProofPlan(
         lambda: transformers_models(window=3),
         ((1, 2), (2, 1)),
         ((2, 2),),
@@ -184,7 +184,7 @@ PLANS = {
 
 
 def prove(
-    recipe: Recipe, models: Models, plan: Plan = PLANS["table"], *, exhaustive: bool = False
+    recipe: Recipe, models: Models, plan: ProofPlan = PLANS["table"], *, exhaustive: bool = False
 ) -> Iterator[Proof]:
     """Distribution tests of the recipe on these models, one Proof at a time: every option combination of the
     plan on a ragged batch; the default options also in batches of one request and with a predicted output;
@@ -474,7 +474,7 @@ def _earlier_requests(parts: Parts, steps: int) -> None:
         seed += len(HISTORY)
 
 
-def mistakes(plans: Mapping[str, Plan] = PLANS) -> dict[str, Callable[[], float]]:
+def mistakes(plans: Mapping[str, ProofPlan] = PLANS) -> dict[str, Callable[[], float]]:
     """Name of each mutant -> function that returns the largest error of its output distribution; above
     `CAUGHT` the mutant counts as detected."""
     models = tables()
@@ -508,7 +508,7 @@ def _mutant_error(mutant: Mutant, models: Models) -> float:
     return largest_error(found, models.logits, cases)
 
 
-def _planned_error(build: Callable[[Target, Sequence[Target]], Parts], plan: Plan) -> float:
+def _planned_error(build: Callable[[Target, Sequence[Target]], Parts], plan: ProofPlan) -> float:
     """The error that the plan's proof of the default options finds."""
     models = plan.models()
 

@@ -12,7 +12,7 @@ import torch
 
 import outpace
 from outpace import api
-from outpace.api.request import prepare
+from outpace.api.call import prepare
 from outpace.core.sampling_params import PARAMETERS
 
 PROMPTS = ["def add(a, b):", "class Stack:\n    def push", "for"]
@@ -414,7 +414,7 @@ def test_the_kv_caches_of_a_run_are_freed_with_it(loaded, method, stop):
     gc.collect()
     gc.disable()
     try:
-        assert len(list(request.run(parts))) > 1
+        assert len(list(request.decode(parts))) > 1
         assert not target.target.caches and not draft.target.caches
     finally:
         gc.enable()

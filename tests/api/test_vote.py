@@ -44,7 +44,7 @@ def scripted(
 ) -> tuple[Vote, Script]:
     run = Script(rows)
     request = SimpleNamespace(
-        prompts=[[0]] * len(rows), model=SimpleNamespace(tokenizer=1), run=lambda share_prompt: run
+        prompts=[[0]] * len(rows), model=SimpleNamespace(tokenizer=1), decode=lambda share_prompt: run
     )
     monkeypatch.setattr(import_module("outpace.api.vote"), "prepare", lambda *args, **keywords: request)
     ticks = iter(clock or range(1000))

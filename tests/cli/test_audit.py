@@ -37,7 +37,7 @@ def likeliest(target: Target, *, draft: Target, depth: int = 2) -> Parts:
 '''
 
 
-def short(*kinds: str) -> dict[str, suite.Plan]:
+def short(*kinds: str) -> dict[str, suite.ProofPlan]:
     """Proofs of these kinds on shorter texts than the command's."""
     return {kind: replace(suite.PLANS[kind], most=300, most_varied=100) for kind in kinds}
 

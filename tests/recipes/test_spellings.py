@@ -6,7 +6,7 @@ import inspect
 import re
 
 from outpace import recipes
-from outpace.api.request import prepare
+from outpace.api.call import prepare
 from outpace.api.speculative_config import OPTIONS
 from outpace.core.sampling_params import PARAMETERS
 

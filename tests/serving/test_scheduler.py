@@ -23,7 +23,7 @@ from outpace.drafters.no_draft import NoDraft
 from outpace.models.table import TableTarget
 from outpace.recipes.training_free.rest import Retrieval
 from outpace.sampling.target_probs import LazyTargetProbs
-from outpace.serving.engine import Engine, QueueFull
+from outpace.serving.engine_thread import EngineThread, QueueFull
 from outpace.serving.request import Failed, Finished, GenerationRequest
 from outpace.serving.scheduler import DRAFT_MARGIN, Scheduler
 from outpace.verifiers.match import Match
@@ -341,7 +341,7 @@ def test_a_request_that_was_preempted_is_learnt_once() -> None:
 
 
 def test_requests_that_find_a_free_row_do_not_count_as_waiting() -> None:
-    engine = Engine(Scheduler(methods(), max_rows=2), None, max_waiting=1)
+    engine = EngineThread(Scheduler(methods(), max_rows=2), None, max_waiting=1)
     results: list[str] = []
     for _ in range(3):  # two begin at once, one waits
         engine.submit(request([1], max_tokens=3), lambda event: results.append(type(event).__name__))
@@ -362,7 +362,7 @@ def test_closing_does_not_wait_longer_than_told_for_a_step_that_does_not_end() -
             return super().plan(ctx)
 
     parts = Parts(TARGET, NoDraft(), Rejection(), Blocked(0))
-    engine = Engine(Scheduler({"none": parts}, max_rows=2), None)
+    engine = EngineThread(Scheduler({"none": parts}, max_rows=2), None)
     results: list[str] = []
     engine.submit(request([1], max_tokens=2), lambda event: results.append(type(event).__name__))
     engine.start()

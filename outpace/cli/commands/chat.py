@@ -237,12 +237,12 @@ class Answers:
         return self._print(conversation.model, self._cut)
 
     def _print(self, model: Any, prompt: Any) -> str:
-        from outpace.api.request import prepare
+        from outpace.api.call import prepare
         from outpace.api.stream import Stream
 
-        request = prepare(model, prompt, self._used, **self._request)
-        self._parts = self._parts or request.parts()
-        with Stream(request.run(self._parts)) as pieces:
+        call = prepare(model, prompt, self._used, **self._request)
+        self._parts = self._parts or call.parts()
+        with Stream(call.decode(self._parts)) as pieces:
             try:
                 for piece in pieces:
                     typer.echo(piece, nl=False)
@@ -259,5 +259,5 @@ class Answers:
                     "--max-tokens allows longer answers)"
                 )
             ended = result.finish_reason == "stop"
-            self._cut = None if ended else [*request.prompts[0], *result.tokens]
+            self._cut = None if ended else [*call.prompts[0], *result.tokens]
             return result.text

@@ -8,7 +8,7 @@ from functools import partial
 from threading import Lock
 
 from outpace.api.row_output import Result
-from outpace.serving.engine import Closed, Engine, QueueFull
+from outpace.serving.engine_thread import Closed, EngineThread, QueueFull
 from outpace.serving.http.errors import ApiError
 from outpace.serving.http.metrics import Metrics
 from outpace.serving.request import Event, Failed, Finished, GenerationRequest
@@ -19,7 +19,7 @@ class Generation:
     """Submits samples to the engine and receives their events in the event loop, however slowly the client
     reads. It must be closed, which cancels what is not finished."""
 
-    def __init__(self, engine: Engine, requests: Sequence[GenerationRequest]) -> None:
+    def __init__(self, engine: EngineThread, requests: Sequence[GenerationRequest]) -> None:
         self.requests = requests
         self._engine = engine
         self._loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from outpace.api.row_output import Piece
 from outpace.core.contracts import Step
-from outpace.serving.engine import Engine
+from outpace.serving.engine_thread import EngineThread
 from outpace.serving.request import Event, Failed, Finished
 from outpace.serving.scheduler import Scheduler
 
@@ -74,7 +74,7 @@ class Metrics:
             "outpace_http_errors", "Error responses, by status.", ["status"], registry=self.registry
         )
 
-    def watch(self, engine: Engine, scheduler: Scheduler) -> None:
+    def watch(self, engine: EngineThread, scheduler: Scheduler) -> None:
         """Add the metrics that are read from the engine when they are asked for."""
         for name, other, about, read in (
             (

@@ -16,7 +16,7 @@ from outpace.core.contracts import Parts
 from outpace.core.noise import derived
 from outpace.drafters.lookup.prediction import check_predictable
 from outpace.sampling.thinking import ThinkingTags
-from outpace.serving.engine import STUCK_SECONDS, Engine
+from outpace.serving.engine_thread import STUCK_SECONDS, EngineThread
 from outpace.serving.http.errors import ApiError, bad_request
 from outpace.serving.http.infill import infill
 from outpace.serving.http.logprob_formats import TokenBytes
@@ -90,7 +90,9 @@ class Service:
             prefix_cache=prefix_cache,
             on_step=self.metrics.step,  # before clients see a step: its counts are there when they ask
         )
-        self.engine = Engine(scheduler, model.tokenizer, max_waiting=max_waiting, stuck_seconds=stuck_seconds)
+        self.engine = EngineThread(
+            scheduler, model.tokenizer, max_waiting=max_waiting, stuck_seconds=stuck_seconds
+        )
         self.metrics.watch(self.engine, scheduler)
 
     def check_model(self, name: str | None) -> None:

@@ -37,7 +37,7 @@ def chat(service: Service) -> APIRouter:
     return router
 
 
-def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest], _Answer]:
+def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest], _ChatAnswer]:
     """Check a body. Returns a generation request per sample, and what formats their output as a response."""
     if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: set it to true", param="top_logprobs")
@@ -73,10 +73,10 @@ def _prepare(service: Service, body: ChatBody) -> tuple[list[GenerationRequest],
         prediction=text_of(body.prediction.content) if body.prediction else None,
         include_steps=bool(body.include_steps),
     )
-    return requests, _Answer(service, body, requests, prepared)
+    return requests, _ChatAnswer(service, body, requests, prepared)
 
 
-class _Answer:
+class _ChatAnswer:
     """The response to one request, whole or as a stream."""
 
     def __init__(

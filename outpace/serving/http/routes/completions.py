@@ -38,7 +38,7 @@ def completions(service: Service) -> APIRouter:
     return router
 
 
-def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationRequest], _Answer]:
+def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationRequest], _CompletionAnswer]:
     """Check a body. Returns a generation request per sample, and what formats their output as a response."""
     service.check_model(body.model)
     check_steps(body)
@@ -69,10 +69,10 @@ def _prepare(service: Service, body: CompletionBody) -> tuple[list[GenerationReq
         (prompt if isinstance(prompt, str) else service.tokenizer.decode(prompt)) if body.echo else ""
         for prompt in prompts
     ]
-    return requests, _Answer(service, body, requests, [text for text in texts for _ in range(n)])
+    return requests, _CompletionAnswer(service, body, requests, [text for text in texts for _ in range(n)])
 
 
-class _Answer:
+class _CompletionAnswer:
     """The response to one request, whole or as a stream."""
 
     def __init__(

@@ -38,7 +38,7 @@ def responses(service: Service) -> APIRouter:
     return router
 
 
-def _prepare(service: Service, body: ResponseBody) -> tuple[list[GenerationRequest], _Answer]:
+def _prepare(service: Service, body: ResponseBody) -> tuple[list[GenerationRequest], _ResponseAnswer]:
     """The one sample of a request, and the form of its output."""
     if body.previous_response_id:
         sentence = "previous_response_id is not supported, since nothing is stored: send the whole input"
@@ -68,10 +68,10 @@ def _prepare(service: Service, body: ResponseBody) -> tuple[list[GenerationReque
     asks = body.top_logprobs is not None or LOGPROBS in (body.include or ())
     num_top = (body.top_logprobs or 0) if asks else None
     requests, prepared = prepare(service, body, conversation, num_top=num_top)
-    return requests, _Answer(service, body, requests, prepared)
+    return requests, _ResponseAnswer(service, body, requests, prepared)
 
 
-class _Answer:
+class _ResponseAnswer:
     """The response to one request, whole or as a stream."""
 
     def __init__(

@@ -24,7 +24,7 @@ class Closed(Exception):
     """The engine is shutting down."""
 
 
-class Engine:
+class EngineThread:
     """Runs a scheduler in a thread of its own. Requests may be submitted and cancelled from any thread; their
     events are passed on in the engine's thread."""
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from outpace.api.decoding import Decoding
 from outpace.api.methods import choose_method
 from outpace.api.model import Model, as_model
 from outpace.api.opener import ModelOpener, short_drafts
 from outpace.api.prompts import Prediction, Prompt, encode, encode_predictions, prompt_list
 from outpace.api.row_output import Piece
-from outpace.api.run import Run
 from outpace.api.settings import Settings, Words, only_ends, resolve_settings
 from outpace.api.speculative_config import parse_speculative_config
 from outpace.core.contracts import Parts, Recipe
@@ -29,7 +29,7 @@ UNLIMITED = 2**31  # maximum number of new tokens where the model has no maximum
 
 
 @dataclass
-class Request:
+class Call:
     """Checked arguments of `generate` or `stream`.
 
     Lists have one element per row; a prompt with n samples has n rows.
@@ -52,10 +52,10 @@ class Request:
         """New parts of the method (drafter, verifier, controller)."""
         return self.recipe(self.model.target, **self.options)
 
-    def run(self, parts: Parts | None = None, *, share_prompt: bool = False) -> Run:
-        """Start decoding the rows. `parts`: those of an earlier run that has ended, with what they learned;
-        None: new ones. `share_prompt`: all rows are samples of one prompt, which is read once."""
-        return Run(
+    def decode(self, parts: Parts | None = None, *, share_prompt: bool = False) -> Decoding:
+        """Start decoding the rows. `parts`: those of an earlier call whose decoding has ended, with what they
+        learned; None: new ones. `share_prompt`: all rows are samples of one prompt, which is read once."""
+        return Decoding(
             self.parts() if parts is None else parts,
             self.prompts,
             self.seeds,
@@ -104,8 +104,8 @@ def prepare(
     on_piece: Callable[[Piece], None] | None = None,
     speculative_config: str | Mapping[str, Any] | None = None,
     **options: Any,
-) -> Request:
-    """Check the arguments of a call, load the models they name, and return them as a `Request`.
+) -> Call:
+    """Check the arguments of a call, load the models they name, and return them as a `Call`.
 
     Args:
         target: an `outpace.Model`, a name or folder, or a transformers causal language model.
@@ -174,7 +174,7 @@ def prepare(
     pairs = zip(tokens, max_new_tokens, strict=True)
     for sentence in short_drafts(values, max(len(prompt) + min(max_new, free) for prompt, free in pairs)):
         warnings.warn(sentence, stacklevel=3)
-    return Request(
+    return Call(
         model,
         tokens,
         row_seeds,

@@ -14,7 +14,7 @@ from outpace.drafters.lookup.prediction import check_predictable
 from outpace.engine.engine import Engine
 
 
-class Run:
+class Decoding:
     """Rows that are being decoded, `batch` of them at a time: iterating runs the steps and yields one `Piece`
     per step and row.
 
