@@ -40,7 +40,7 @@ def speculative_steps(session: Session) -> Iterator[Step]:
         session.timer.record("score")
         target_probs = session.target_probs(scores, draft.tree, ctx)
         verdict = parts.verify(draft.tree, target_probs, scores, ctx.noise)  # verify
-        session.timer.record("verify", warping=target_probs.seconds, settle=True)
+        session.timer.settle("verify", warping=target_probs.seconds)
         yield session.commit(ctx, draft, scores, verdict)  # commit
 
 
@@ -157,5 +157,5 @@ class Session:
         if not prompts:
             return None
         tree, scores = self.parts.target.prefill(prompts, ctx.slots, self.cache, self.want)
-        self.timer.record("score", settle=True)
+        self.timer.settle("score")
         return self._observe(Step.of_prefill(ctx, prompts, tree, scores, self.timer.seconds))
