@@ -115,7 +115,7 @@ class Session:
 
     def commit(self, ctx: Context, draft: Draft, scores: Scores, verdict: Verdict) -> Step:
         """Commit each row's accepted path and bonus token, up to a stop token or limit; return the step."""
-        forest, tokens = draft.tree.forest, draft.tree.tokens.tolist()
+        forest, tokens = draft.tree.forest, draft.tree.token_list()
         kept, generated, finished = list[int](), list[list[int]](), list[int]()
         for row, slot in enumerate(ctx.slots):
             request, length = self.request(slot), ctx.committed[row]

@@ -63,7 +63,7 @@ def expected_acceptance(
 def expected_acceptance_of_matching(tree: TokenTree, target_probs: TargetProbs) -> ExpectedAcceptance:
     """Expected acceptance of a one-row tree under match verification, in closed form: a node is accepted with
     the target's probability of its path."""
-    tokens, children = tree.tokens.tolist(), tree.forest.children
+    tokens, children = tree.token_list(), tree.forest.children
     depth, any_, levels = 0.0, 0.0, [([0], 1.0)]
     while levels:
         level, path_prob = levels.pop()
@@ -81,7 +81,7 @@ def expected_acceptance_of_matching(tree: TokenTree, target_probs: TargetProbs) 
 
 def _following(tree: TokenTree) -> list[list[int]]:
     """Per node the distinct tokens of its children and of the children of nodes with an equal path."""
-    tokens, forest = tree.tokens.tolist(), tree.forest
+    tokens, forest = tree.token_list(), tree.forest
     paths = [tuple(tokens[node] for node in forest.path(leaf)) for leaf in range(len(tree))]
     found: dict[tuple[int, ...], dict[int, None]] = {}
     for node in range(1, len(tree)):

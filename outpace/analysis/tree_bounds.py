@@ -96,7 +96,7 @@ class LengthBounds:
 
 def length_bounds(tree: TokenTree, target_probs: TargetProbs, root: int = 0) -> LengthBounds:
     """The bounds from the tree below `root`. They hold in the mean over drafted trees, not for each tree."""
-    tokens, children = tree.tokens.tolist(), tree.forest.children
+    tokens, children = tree.token_list(), tree.forest.children
     node_by_node = any_rule = first = 0.0
     # (nodes with one path, upper bound of accepting it node by node given that it was drafted, the target's
     # probability of the path divided by the probability of drafting it)

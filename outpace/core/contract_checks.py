@@ -98,7 +98,7 @@ def check_draft(draft: Draft, roots: Tensor, vocab: int, claims: Sequence[type[C
             "one, and the roots stand first"
         )
     if tokens.device.type == "cpu":
-        _check_tokens(tokens.tolist(), row_of, roots, vocab)
+        _check_tokens(tree.token_list(), row_of, roots, vocab)
     if tree.claim is not None:
         _check_claim(tree.claim, len(forest), vocab, claims)
     return draft

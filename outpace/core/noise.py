@@ -64,7 +64,7 @@ class Chooser:
                 columns.append(self.choose(left, at))
                 continue
             empty = left.sum(-1) <= 0
-            if bool(empty.any()):
+            if not empty.is_cpu or bool(empty.any()):  # `bool` would wait for an accelerator
                 column = self.choose(torch.where(empty[:, None], torch.ones_like(left), left), at)
                 columns.append(torch.where(empty, -1, column))
             else:

@@ -9,7 +9,7 @@ Letters: B rows, N nodes of all trees together, n nodes of one row, S draft node
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import torch
@@ -175,6 +175,14 @@ class TokenTree:
         None  # (N,) float32 log of each node's draft probability given its parent; for ranking only
     )
     claim: Claim | None = None  # distributions from which the tokens were drawn; None: verify by matching
+    _listed: list[int] | None = field(default=None, init=False, repr=False)  # `token_list`, once it is known
+
+    def token_list(self) -> list[int]:  # (N,)
+        """The tokens on the host. Of a tree on an accelerator they are read once, as that waits for it."""
+        if self._listed is None:
+            object.__setattr__(self, "_listed", self.tokens.tolist())
+        assert self._listed is not None
+        return self._listed
 
     def __len__(self) -> int:
         return len(self.forest)
@@ -219,7 +227,7 @@ class TokenTree:
     def within(self, stops: Sequence[Sequence[int]]) -> TokenTree:
         """The tree without the nodes behind tokens that end the text of their row, `stops` (B,); itself if
         there are none. Whether a node goes follows from tokens above it, so that claims stay true."""
-        forest, tokens = self.forest, self.tokens.tolist()
+        forest, tokens = self.forest, self.token_list()
         if {token for each in stops for token in each}.isdisjoint(tokens[forest.num_rows :]):
             return self
         kept, is_open = list(range(forest.num_rows)), [True] * forest.num_rows
@@ -233,7 +241,7 @@ class TokenTree:
     def match(self, continuations: Sequence[Sequence[int]]) -> list[int]:
         """(B,) deepest node of each row whose path is a prefix of the row's continuation, the tokens after
         its root; the root if the first token differs."""
-        tokens, children = self.tokens.tolist(), self.forest.children
+        tokens, children = self.token_list(), self.forest.children
         deepest = []
         for root, continuation in enumerate(continuations):
             level = [root]  # several nodes if siblings drawn with replacement have the same token

@@ -30,7 +30,7 @@ class Adjuster:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._counts: dict[int, Tensor] = {}
+        self._counts: dict[int, tuple[Tensor, Tensor]] = {}  # on the host, and on the device of the logits
         self._distinct: dict[int, Tensor] = {}
 
     def __call__(
@@ -69,10 +69,8 @@ class Adjuster:
         if params.repetition_penalty != 1:
             _repetition(logits, self._occurring(row, logits).to(device), at, params.repetition_penalty)
         if params.presence_penalty or params.frequency_penalty:
-            counts = self._count(row, logits)
             again = [path.count(token) for path in paths for token in path]
-            new = self._new(row)
-            new = counts.nonzero()[:, 0] if _is_long(new, logits) else new.to(device)
+            new, counts = self._count(row, logits)
             _count_penalties(logits, new, counts, at, again, params)
         if params.ngrams is not None:
             _forbid_repeated(logits, params.ngrams.after(tokens, paths))
@@ -97,12 +95,15 @@ class Adjuster:
             self._distinct[row] = tokens.bincount().nonzero()[:, 0]
         return self._distinct[row]
 
-    def _count(self, row: int, logits: Tensor) -> Tensor:  # (V,)
-        """Number of occurrences of each token among the row's generated tokens."""
+    def _count(self, row: int, logits: Tensor) -> tuple[Tensor, Tensor]:  # (G,), (V,)
+        """The row's generated tokens, each once where there are many, and how often each token occurs among
+        them."""
+        new = self._new(row)
         if row not in self._counts:
-            counts = self._new(row).bincount(minlength=logits.shape[1])
-            self._counts[row] = counts.to(logits.device, logits.dtype)
-        return self._counts[row]
+            counts = new.bincount(minlength=logits.shape[1])
+            self._counts[row] = counts, counts.to(logits.device, logits.dtype)
+        on_host, counts = self._counts[row]
+        return (on_host.nonzero()[:, 0] if _is_long(new, logits) else new).to(logits.device), counts
 
 
 def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> Tensor:  # (M, V)
@@ -111,7 +112,7 @@ def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> T
     if not any(params.changes_logits for params in ctx.sampling):
         return logits
     tree = grower.structure()
-    tokens, forest = tree.tokens.tolist(), tree.forest
+    tokens, forest = tree.token_list(), tree.forest
     wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     paths = [[tokens[node] for node in forest.path(leaf)[1:]] for leaf in at]
     adjusted = Adjuster(ctx)(wide, [forest.rows[node] for node in at], paths)

@@ -14,6 +14,7 @@ from outpace.core.clock import Seconds, clock_of
 from outpace.core.context import Context
 from outpace.core.contracts import Scores
 from outpace.core.noise import TARGET, Key, Noise
+from outpace.core.on_host import on_host
 from outpace.core.row_error import NotFinite, NoTokenLeft
 from outpace.core.tree import TokenTree
 from outpace.sampling.adjust import Adjuster
@@ -37,10 +38,12 @@ class LazyTargetProbs:
         self._logits = scores.logits
         self._tree, self._ctx, self._processor = tree, ctx, processor
         self._adjuster = Adjuster(ctx) if any(params.changes_logits for params in ctx.sampling) else None
-        self._tokens: list[int] | None = None
         self._probs: dict[int, Tensor] = {}
         self._all: Tensor | None = None
         self._argmaxes: tuple[list[float], list[int]] | None = None  # per node; None until the first use
+        # on an accelerator: a probability of each node whose distribution was not checked yet, and the nodes.
+        # They are read together with what is chosen, as every read waits
+        self._unchecked: list[tuple[Tensor, Sequence[int]]] = []
         self.seconds: Seconds = 0.0
         self._clock = clock_of(scores.logits.device)
 
@@ -58,6 +61,13 @@ class LazyTargetProbs:
         return [found[node] for node in selected]
 
     def probs(self, nodes: Sequence[int] | None) -> Tensor:
+        probs = self._unchecked_probs(nodes)
+        if self._unchecked:
+            self._check_read(torch.cat([values for values, _ in self._unchecked]))
+        return probs
+
+    def _unchecked_probs(self, nodes: Sequence[int] | None) -> Tensor:
+        """`probs`, of which those on an accelerator are not checked yet."""
         began = self._clock()
         if self._all is None and (nodes is None or len(nodes) == len(self._tree)):
             self._all = self._warp(None, range(len(self._tree)))
@@ -91,7 +101,7 @@ class LazyTargetProbs:
         self, nodes: Sequence[int] | None, selected: Sequence[int], noise: Noise, use: str
     ) -> list[int]:
         forest = self._tree.forest
-        probs = self.probs(nodes)
+        probs = self._unchecked_probs(nodes)
         began = self._clock()
         if nodes is None:
             key = Key(forest.rows, forest.local, forest.depths, use)
@@ -100,15 +110,29 @@ class LazyTargetProbs:
             key = Key(
                 [rows[n] for n in selected], [local[n] for n in selected], [depths[n] for n in selected], use
             )
-        tokens = noise.choose(probs, key).tolist()
+        tokens = noise.choose(probs, key)
+        if self._unchecked:
+            tokens, values = on_host(tokens, torch.cat([values for values, _ in self._unchecked]))
+            self._check_read(values)
+        found = tokens.tolist()
         self.seconds += began.until(self._clock())
-        return tokens
+        return found
 
     def _warp(self, nodes: Sequence[int] | None, selected: Sequence[int]) -> Tensor:
         rows, sampling = self._tree.forest.rows, self._ctx.sampling
         probs = warp(self._rows(nodes, selected), [sampling[rows[node]] for node in selected])
-        self._check(probs[:, 0].tolist(), selected)  # softmax makes a row with a NaN all NaN
+        values = probs[:, 0]  # softmax makes a row with a NaN all NaN
+        if values.is_cpu:
+            self._check(values.tolist(), selected)
+        else:
+            self._unchecked.append((values, selected))
         return probs
+
+    def _check_read(self, values: Tensor) -> None:
+        """Check these values, which are those of `_unchecked` in their order."""
+        selected = [node for _, nodes in self._unchecked for node in nodes]
+        self._unchecked.clear()
+        self._check(values.tolist(), selected)
 
     def _rows(self, nodes: Sequence[int] | None, selected: Sequence[int]) -> Tensor:
         if nodes is None:
@@ -132,9 +156,8 @@ class LazyTargetProbs:
 
     def _path(self, node: int) -> list[int]:
         """The draft tokens on the path to the node, without the root's token, with the node's."""
-        if self._tokens is None:
-            self._tokens = self._tree.tokens.tolist()
-        return [self._tokens[each] for each in self._tree.forest.path(node)[1:]]
+        tokens = self._tree.token_list()
+        return [tokens[each] for each in self._tree.forest.path(node)[1:]]
 
     def _history(self, node: int) -> Tensor:  # (1, T)
         """The tokens on which the node's distribution is conditioned: those of the row and of the path."""

@@ -13,6 +13,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from outpace.core.on_host import on_host
+
 WIDE = 2500  # M * K / count from which repeated numpy argmax is faster than torch's topk
 WIDE_ROW = 1 << 14  # values of a row from which blocks are faster than both
 BLOCK = 128  # values
@@ -22,8 +24,8 @@ def largest(values: Tensor) -> tuple[list[float], list[int]]:  # (M, K) -> M, M
     """The largest value of each row (NaN if the row has one) and its index, on the host."""
     values = at_least_float32(values)
     if not values.is_cpu:
-        found = values.max(-1)
-        return found.values.tolist(), found.indices.tolist()
+        found = on_host(*values.max(-1))
+        return found[0].tolist(), found[1].tolist()
     numbers = values.detach().numpy()
     indices = numbers.argmax(-1).tolist()
     return [numbers.item(row, index) for row, index in enumerate(indices)], indices

@@ -44,7 +44,7 @@ class KSequential:
         self._match = Match()
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
-        claim, forest, tokens = tree.claim, tree.forest, tree.tokens.tolist()
+        claim, forest, tokens = tree.claim, tree.forest, tree.token_list()
         if claim is None:
             return self._match.verify(tree, target_probs, scores, noise)
         assert isinstance(claim, Drawn)

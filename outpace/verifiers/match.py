@@ -33,7 +33,7 @@ def follow(tree: TokenTree, target_probs: TargetProbs, noise: Noise, rows: Seque
     most prefixes are short, and with a large vocabulary sampling at every node of a wide tree costs more than
     a forward of a small model.
     """
-    forest, tokens = tree.forest, tree.tokens.tolist()
+    forest, tokens = tree.forest, tree.token_list()
     # root -> nodes at the end of its accepted prefix; several if equal tokens were drawn
     levels = {root: [root] for root in rows}
     bonus: dict[int, int] = {}

@@ -80,16 +80,18 @@ class Rejection:
     ) -> int:
         """The token after `node`: the first accepted draw, else a token drawn from the residual of p."""
         p = left = target_probs.probs([node])[0]
-        total = 1.0  # sum of the residual `left`, which is not normalised between tests
         if self._random_order and len(drawn) > 1:
             drawn = _shuffled(drawn, node, draft.forest, draft.claim, noise)
         rejected: dict[int, list[int]] = {}  # row of q -> siblings drawn from it and rejected
         tests: dict[int, int] = {}  # node -> number of times it was tested, so that each test has its own key
-        for child, row in drawn:
-            token, earlier = draft.tokens[child], rejected.setdefault(row, [])
+        tokens = [draft.tokens[child] for child, _ in drawn]
+        # of the residual `left`, which is not normalised between tests: its sum, and its value at the token
+        total, (left_at_token,) = 1.0, _numbers(left[tokens[0]])
+        for index, (child, row) in enumerate(drawn):
+            token, earlier = tokens[index], rejected.setdefault(row, [])
             # factor of q that brings it to the scale of the residual
             scale = total / draft.remaining(row, earlier)
-            ratio = float(left[token]) / (draft.draft_prob((child, row)) * scale)
+            ratio = left_at_token / (draft.draft_prob((child, row)) * scale)
             before_this = tests.get(child, 0)
             tests[child] = before_this + 1
             if noise.flip([ratio], keys([child], draft.forest, ACCEPT, before_this))[0]:
@@ -97,11 +99,20 @@ class Rejection:
             earlier.append(child)
             # rejected tokens need not be removed from q: their residual is 0 already
             left = torch.sub(left, draft.distribution(row, len(p)), alpha=scale).clamp_(min=0)
-            before, total = total, float(left.sum())
+            following = tokens[index + 1 : index + 2]
+            before, (total, *at_next) = total, _numbers(left.sum(), *(left[each] for each in following))
             # after a rejection the residual is positive: 0 is rounding, so continue with p
             if total <= smallest_mass(p.dtype) * before:
-                left, total = p, 1.0
+                left, total, at_next = p, 1.0, _numbers(*(p[each] for each in following))
+            left_at_token = sum(at_next)
         return int(noise.choose((left / total)[None], keys([node], draft.forest, RESIDUAL)))
+
+
+def _numbers(*values: Tensor) -> list[float]:
+    """These numbers of one dtype; those of an accelerator are read together, as every read waits for it."""
+    if all(each.is_cpu for each in values):
+        return [each.item() for each in values]
+    return torch.stack(values).tolist()
 
 
 def residual(p: Tensor, q: Tensor, otherwise: Tensor) -> Tensor:  # (M, V) each -> (M, V)

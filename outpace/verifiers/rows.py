@@ -56,7 +56,7 @@ class Drafted:
     """The tokens, draws and draft probabilities of a tree, read from its claim on demand."""
 
     def __init__(self, tree: TokenTree, claim: Drawn) -> None:
-        self.forest, self.claim, self.tokens = tree.forest, claim, tree.tokens.tolist()
+        self.forest, self.claim, self.tokens = tree.forest, claim, tree.token_list()
         self.draft_probs: dict[Draw, float] = {}  # draft probabilities computed so far
         self._draws_below: dict[int, list[Draw]] | None = None  # node -> draws of its children
 
@@ -73,11 +73,24 @@ class Drafted:
         if draw not in self.draft_probs:
             token, row = self.tokens[draw[0]], draw[1]
             q = self.claim.q[row]
-            self.draft_probs[draw] = float(
-                q[token] if self.claim.ids is None else q[self.claim.ids[row] == token].sum()
-            )
-            self.check(draw)
+            if q.is_cpu:
+                self.draft_probs[draw] = float(
+                    q[token] if self.claim.ids is None else q[self.claim.ids[row] == token].sum()
+                )
+                self.check(draw)
+            else:
+                self.read_draft_probs()
         return self.draft_probs[draw]
+
+    def read_draft_probs(self) -> None:
+        """Read the draft probabilities of all draws in one tensor operation."""
+        draws, q, ids = self.claim.all_draws(), self.claim.q, self.claim.ids
+        rows = [row for _, row in draws]
+        tokens = torch.tensor([self.tokens[node] for node, _ in draws], device=q.device)
+        probs = q[rows, tokens] if ids is None else (q[rows] * (ids[rows] == tokens[:, None])).sum(-1)
+        self.draft_probs.update(zip(draws, probs.tolist(), strict=True))
+        for draw in draws:
+            self.check(draw)
 
     def check(self, draw: Draw) -> None:
         """AssertionError if the claim gives this draw's token probability 0, so that it cannot be true."""

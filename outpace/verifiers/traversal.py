@@ -191,16 +191,7 @@ class _Drafted(Drafted):
     def __init__(self, tree: TokenTree, claim: Drawn) -> None:
         require_single_draws(claim, "traversal verification")
         super().__init__(tree, claim)
-        # most draft probabilities will be needed: read all of them in one tensor operation
-        drawn = [node for node, row in enumerate(claim.row) if row >= 0]
-        rows, tokens = [claim.row[node] for node in drawn], tree.tokens[drawn].to(claim.q.device)
-        if claim.ids is None:
-            draft_probs = claim.q[rows, tokens]
-        else:
-            draft_probs = (claim.q[rows] * (claim.ids[rows] == tokens[:, None])).sum(-1)
-        self.draft_probs.update(zip(zip(drawn, rows, strict=True), draft_probs.tolist(), strict=True))
-        for draw in zip(drawn, rows, strict=True):
-            self.check(draw)
+        self.read_draft_probs()  # most of them will be needed
 
     def on(self, device: torch.device, nodes: Sequence[int]) -> Tensor:  # (A,)
         """The tokens of these nodes as int64 on `device`."""

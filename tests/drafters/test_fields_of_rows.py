@@ -20,6 +20,7 @@ from outpace.drafters.compose.rows import context_of_rows, joined_drafts, step_o
 LEFT_OUT = {
     Draft: {"carry": "work of one model on the whole batch"},
     Scores: {"computed": "tokens of the whole forward"},
+    TokenTree: {"_listed": "its tokens once more"},
 }
 REBUILT = {
     Draft: {"tree", "forwards", "seconds"},

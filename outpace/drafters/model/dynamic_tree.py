@@ -19,6 +19,7 @@ from torch import Tensor
 from outpace.core.context import Context
 from outpace.core.contracts import PathScores, Plan
 from outpace.core.grower import Grower
+from outpace.core.on_host import on_host
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.model.grow import Read, ReadDraftVocabulary
 from outpace.sampling.adjust import adjust
@@ -58,9 +59,7 @@ def dynamic_tree(ctx: Context, plan: Plan, read: Read, *, width: int, num_nodes:
             break
         first, logits, ids = _read(ctx, read, grower.structure() if levels else TokenTree.roots(ctx.roots))
         levels += 1
-        found = _most_probable(ctx, grower, frontier, logits, first, width)
-        if ids is not None:
-            found["token"] = ids.cpu().numpy()[found["token"]]
+        found = _most_probable(ctx, grower, frontier, logits, ids, first, width)
         found["depth"], found["score"] = levels, scores[:, None] + found["log_prob"]
         rows = numpy.array([grower.rows[node] for node in frontier])
         newest = [_sorted(found[rows == row].ravel()) for row in range(num_rows)]
@@ -102,16 +101,23 @@ def _read(ctx: Context, read: Read, tree: TokenTree) -> tuple[int, Tensor, Tenso
 
 
 def _most_probable(
-    ctx: Context, grower: Grower, frontier: Sequence[int], logits: Tensor, first: int, width: int
+    ctx: Context,
+    grower: Grower,
+    frontier: Sequence[int],
+    logits: Tensor,
+    ids: Tensor | None,
+    first: int,
+    width: int,
 ) -> Candidates:  # (F, W)
-    """The most probable tokens after each node of `frontier`, as columns of `logits`, without depth and
-    score. `logits`: after the nodes from `first` on."""
+    """The most probable tokens after each node of `frontier`, without depth and score. `logits`: after the
+    nodes from `first` on, of the tokens `ids`; None: of all."""
     if len(frontier) < len(logits):
         logits = logits[[node - first for node in frontier]]
     log_probs = at_least_float32(adjust(logits, ctx, grower, frontier)).log_softmax(-1)
-    values, tokens = top(log_probs, min(width, log_probs.shape[-1]))
+    values, columns = top(log_probs, min(width, log_probs.shape[-1]))
+    tokens, values = on_host(columns if ids is None else ids[columns], values)
     found = numpy.empty(tokens.shape, CANDIDATE)
-    found["token"], found["log_prob"] = tokens.cpu().numpy(), values.cpu().numpy()
+    found["token"], found["log_prob"] = tokens.numpy(), values.numpy()
     found["parent"] = numpy.array(frontier)[:, None]
     return found
 

@@ -132,16 +132,17 @@ class SlotCache:
 
     def extend(self, tree: TokenTree, slots: tuple[int, ...]) -> int:
         """Number of this tree's nodes whose keys and values are stored already. ValueError if another tree is
-        not yet committed and this one does not extend it."""
+        not yet committed and this one does not extend it. Tokens on an accelerator are not compared, as that
+        would wait for it at every level of a draft."""
         if self.tree is None or self.read == 0:
             return 0
         last, read = self.tree, self.read
         if last is tree:
             return read
         same = slots == self.slots and tree.forest.parents[:read] == last.forest.parents[:read]
-        # a tree of roots is on the host, a grown one on the draft model's device
-        known = last.tokens[:read].to(tree.tokens.device)
-        if not same or not torch.equal(tree.tokens[:read], known):
+        if same and tree.tokens.is_cpu and last.tokens.is_cpu:
+            same = torch.equal(tree.tokens[:read], last.tokens[:read])
+        if not same:
             raise ValueError(
                 "the cache holds nodes of another tree: commit that tree first (with leaf -1 to keep "
                 "nothing of it)"

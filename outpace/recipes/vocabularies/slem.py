@@ -73,7 +73,7 @@ class RetokenizedDrafts:
 
     def retokenized(self, tree: TokenTree, ctx: Context, tails: Tails) -> TokenTree:
         """The draft tokens after `tails`, as chains in the target's tokens."""
-        tokens, chains = tree.tokens.tolist(), list[list[int]]()
+        tokens, chains = tree.token_list(), list[list[int]]()
         for row, nodes in enumerate(tree.forest.nodes):
             drafted = [tokens[node] for node in nodes[1 + len(tails[row]) :]]
             chains.append(self.to_target_tokens(ctx.tokens[row], drafted)[: ctx.max_draft_depth[row]])

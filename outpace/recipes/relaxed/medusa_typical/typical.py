@@ -41,7 +41,7 @@ class Typical:
         self.guarantee = Guarantee.EXACT if epsilon >= 1 and delta >= NEVER else Guarantee.LOSSY
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
-        forest, tokens = tree.forest, tree.tokens.tolist()
+        forest, tokens = tree.forest, tree.token_list()
         # node that may end the accepted path -> the logarithm of its path's probability
         weights = dict.fromkeys(range(forest.num_rows), 0.0)
         best, level = list(range(forest.num_rows)), list(range(forest.num_rows))

@@ -46,7 +46,7 @@ class Stop:
         """Learn which of the remembered tokens were accepted. Those after the first rejection were not
         tested."""
         tree, hidden, accepted = step.draft.tree, list[Tensor](), list[bool]()
-        forest, tokens = tree.forest, tree.tokens.tolist()
+        forest, tokens = tree.forest, tree.token_list()
         for row, slot in enumerate(step.ctx.slots):
             drafted, states = self._drafted.pop(slot, ([], []))
             if [tokens[node] for node in forest.nodes[row][1:]] != drafted:
