@@ -10,11 +10,19 @@ import pytest
 import torch
 
 from outpace.core.contracts import PrefixCache, Prompt, Want
+from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.cuda_graphs import static_memory
 from outpace.models.cuda_graphs.graph_replay import SIZES, GraphReplay
+from outpace.models.eager.forward import Forward
+from outpace.models.heads.opened_head import OpenedHead
+from outpace.models.heads.position_model import PositionModel
 from outpace.models.hf.compiling import check
 from outpace.models.hf.target import HFTarget
+from outpace.proof.decode_all import texts
+from outpace.proof.models import transformers_models
+from outpace.proof.option_values import choices
+from outpace.recipes import find
 
 ROUNDING = 1e-11  # of logits of about 1, in float64
 
@@ -25,10 +33,19 @@ def some(length, seed=0):
 
 
 def as_it_is(forward):
-    """In place of a recording: the same forward, run again; its output stays where it is, as a recording's
-    does."""
+    """In place of a recording: the same forward, run again; its outputs stay where they are, as a recording's
+    do."""
     kept = forward()
-    return lambda: kept.copy_(forward())
+
+    def run():
+        new = forward()
+        if kept.logits is not None:
+            kept.logits.copy_(new.logits)
+        for layer, states in kept.hidden.items():
+            states.copy_(new.hidden[layer])
+        return kept
+
+    return run
 
 
 @pytest.fixture
@@ -83,7 +100,7 @@ def test_a_size_is_made_once_for_all_caches_of_a_size(pair):
             cache.commit(chain, [-1], (0,))
         del cache
         gc.collect()
-    assert len(target.reader._made) == 3 < len(SIZES)
+    assert len(target.reader._made) == 3 + 1 < len(SIZES)  # and that of the prompt, without logits
 
 
 def test_caches_of_many_sizes_do_not_fill_the_device(pair, monkeypatch):
@@ -103,6 +120,75 @@ def test_caches_of_many_sizes_do_not_fill_the_device(pair, monkeypatch):
     assert used(8)  # in place of that
     assert [used(slots) for slots in (9, 2)] == [True, True]
     assert len(target.reader._made) == len(target.reader._pool._free) == 1
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt2"])
+def test_outputs_of_layers_are_recorded(name, pair, monkeypatch):
+    targets, choice = pair(name), random.Random(2)
+    monkeypatch.setattr(type(targets[1].forward), "read", eager_read_of(targets[0].forward))
+    caches = [target.open(3, 100) for target in targets]
+    prompts = [Prompt(some(20)), Prompt(some(7, 1))]
+    hidden = frozenset({-1, 0, targets[0].num_layers - 1})
+    read = [
+        target.prefill(prompts, (2, 0), cache, Want(hidden=hidden))[1]
+        for target, cache in zip(targets, caches, strict=True)
+    ]
+    assert read[1].logits is None
+    check_outputs(*read, hidden)
+    for below, wanted in ((0, hidden), (9, frozenset({-1})), (20, frozenset({0})), (9, frozenset())):
+        parents = [choice.randrange(node + 2) for node in range(below)]
+        tree = TokenTree(some(below + 2, below), Forest.of([-1, -1, *parents], 2))
+        for logits in (False, True):
+            scored = [
+                target.score(tree, (2, 0), cache, Want(hidden=wanted), logits=logits)
+                for target, cache in zip(targets, caches, strict=True)
+            ]
+            assert (scored[1].logits is not None) == logits
+            check_outputs(*scored, wanted)
+            for cache in caches:
+                cache.discard()
+        for target, cache in zip(targets, caches, strict=True):
+            target.score(tree, (2, 0), cache)
+            cache.commit(tree, [nodes[-1] for nodes in tree.forest.nodes], (2, 0))
+
+
+def eager_read_of(forward):
+    """`Forward.read` that only this one may use: the others are to be recorded."""
+    read = Forward.read
+
+    def checked(self, *args, **keywords):
+        assert self is forward, "it was not recorded"
+        return read(self, *args, **keywords)
+
+    return checked
+
+
+def check_outputs(theirs, ours, layers):
+    assert ours.hidden.keys() == theirs.hidden.keys() == layers
+    for layer in layers:
+        assert (ours.hidden[layer] - theirs.hidden[layer]).abs().max() < ROUNDING
+    if ours.logits is not None:
+        assert (ours.logits - theirs.logits).abs().max() < ROUNDING
+
+
+@pytest.mark.parametrize("name", ["eagle", "eagle2", "hydra", "medusa"])
+def test_methods_with_heads_generate_the_same_texts(name, monkeypatch):
+    models, recipe = transformers_models(vocab=20), find()[name]
+    prompts = [[1, 2, 3, 1], [4], [5, 6, 5, 6, 5, 6, 7]]
+    sampling = [SamplingParams(0.7 * row, max_tokens=12 + row, seed=row) for row in range(3)]
+    texts_of = {}
+    for recorded in (False, True):
+        options = next(choices(recipe, models))
+        heads = [value for value in options.values() if isinstance(value, OpenedHead)]
+        of_heads = [head.prefix if isinstance(head, PositionModel) else head for head in heads]
+        opened = [models.target, *(head.model for head in of_heads if head is not None)]
+        if recorded:
+            for target in opened:
+                target.reader = GraphReplay(target.forward, as_it_is)
+                check(target.reader, target.forward, trees=True)
+            monkeypatch.setattr(Forward, "read", eager_read_of(None))
+        texts_of[recorded] = texts(recipe.build(models.target, **options), prompts, sampling)
+    assert texts_of[True] == texts_of[False]
 
 
 def test_two_caches_at_once_have_memory_of_their_own(pair):
@@ -205,16 +291,18 @@ def test_a_recording_gives_the_same_as_the_forward(name, tiny):
     targets = HFTarget(copy.deepcopy(model)), HFTarget(model, compile=True)
     assert isinstance(targets[1].reader, GraphReplay)
     for turn in range(3):
+        want = Want(hidden=frozenset({-1, 0} if turn else ()))
         caches = [target.open(3, 100) for target in targets]
         for target, cache in zip(targets, caches, strict=True):
-            target.prefill([Prompt(some(9, turn)), Prompt(some(30, turn))], (2, 0), cache, Want())
+            target.prefill([Prompt(some(9, turn)), Prompt(some(30, turn))], (2, 0), cache, want)
         for below in (0, 3, 20):
             parents = [random.Random(node).randrange(node + 2) for node in range(below)]
             tree = TokenTree(some(below + 2, turn).cuda(), Forest.of([-1, -1, *parents], 2))
             ours, theirs = (
-                target.score(tree, (2, 0), cache).logits
-                for target, cache in zip(targets, caches, strict=True)
+                target.score(tree, (2, 0), cache, want) for target, cache in zip(targets, caches, strict=True)
             )
-            assert (ours - theirs).abs().max() < 1e-4
+            assert (ours.logits - theirs.logits).abs().max() < 1e-4
+            for layer in want.hidden:
+                assert (ours.hidden[layer] - theirs.hidden[layer]).abs().max() < 1e-4
             for cache in caches:
                 cache.commit(tree, [0, 1], (2, 0))

@@ -1,7 +1,7 @@
 """Inputs and KV cache at fixed addresses, as CUDA graphs require.
 
-Letters: S slots, n tokens of each slot, T cache positions of each slot, P planes (keys or values of one
-layer), H heads, D head size.
+Letters: S slots, n tokens of each slot, N tokens of all rows, T cache positions of each slot, P planes (keys
+or values of one layer), H heads, D head size, F size of a feature.
 """
 
 from __future__ import annotations
@@ -159,6 +159,7 @@ class StaticInputs(OwnInputs):
     positions: Tensor  # (S, n) position ids
     cache_positions: Tensor  # (S, n) cache positions to which keys and values are written
     slots: Tensor  # (S, 1) 0 to S - 1
+    features: Tensor | None = None  # (S, n, F) of a draft head
     kinds: list[tuple[Rule, int | None]] = field(default_factory=list[Any])  # layer type's mask rule, reach
     # one additive attention mask per layer type, in the order of `kinds`: (S slots, 1, n tokens of a slot,
     # T cache positions)
@@ -212,10 +213,18 @@ class StaticInputs(OwnInputs):
         self.masks_used += 1
         return self.masks[self.masks_used - 1]
 
-    def fill(self, cache: StaticCache, rows: list[RowInputs], tokens: Tensor) -> None:
-        """Copy token ids, position ids, cache positions and attention masks of these rows into the static
-        tensors; `tokens` (1-D) are the tokens of all rows, concatenated. Padding tokens attend to at least
-        one key, and their keys and values are written to the scratch position."""
+    def open_features(self, size: int, dtype: torch.dtype) -> None:
+        """Make room for features of this size, if there is none."""
+        if self.features is None:
+            with torch.inference_mode(False):
+                self.features = torch.zeros(*self.ids.shape, size, dtype=dtype, device=self.ids.device)
+
+    def fill(
+        self, cache: StaticCache, rows: list[RowInputs], tokens: Tensor, features: Tensor | None = None
+    ) -> None:
+        """Copy token ids, position ids, cache positions, attention masks and features of these rows into the
+        static tensors; `tokens` (N,) and `features` (N, F) are those of all rows, concatenated. Padding
+        tokens attend to at least one key, and their keys and values are written to the scratch position."""
         inputs = ForwardInputs(cache, rows)
         self.cache_positions.fill_(cache.capacity)
         at = 0
@@ -224,6 +233,9 @@ class StaticInputs(OwnInputs):
             self.ids[row.slot, :num] = tokens[at : at + num]
             self.positions[row.slot, :num] = inputs.query_positions(row)
             self.cache_positions[row.slot, :num] = cache.count[row.start : row.end]
+            if features is not None:
+                assert self.features is not None
+                self.features[row.slot, :num] = features[at : at + num]
             at += num
         for (rule, reach), mask in zip(self.kinds, self.masks, strict=True):
             for row, seen in zip(rows, inputs.masks(rule, reach, mask.device), strict=True):

@@ -86,7 +86,8 @@ def check(made: Backend, forward: Forward, *, trees: bool) -> None:
         tokens = torch.cat([torch.arange(row.start, row.end) * (7 + row.slot) % vocab for row in rows])
         features = None
         if feature_size := getattr(forward.model, "feature_size", 0):  # of a draft head
-            features = torch.linspace(-1, 1, feature_size * len(tokens)).view(len(tokens), -1)
+            features = torch.linspace(-1, 1, feature_size * len(tokens), device=forward.device)
+            features = features.view(len(tokens), -1)
         ours, theirs = (
             reader.read(ForwardRequest(rows, sizes, tokens, features=features), cache).logits
             for reader, cache in zip((made, forward), caches, strict=True)
