@@ -21,6 +21,7 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 
 from outpace.models.eager.forward_inputs import RowMask, RowMasks
 from outpace.models.eager.own_inputs import OwnInputs
+from outpace.models.eager.padded_attention import is_worth_padding, padded_attention
 from outpace.models.eager.probe import ProbeCache
 
 # names registered with transformers; they differ only in the masks of forwards without our caches
@@ -75,6 +76,8 @@ def tree_attention(
                 module, query, key, value, attention_mask, 0, scaling, softcap, s_aux
             ), None
         return fused_attention(query, key, value, rows[0], scaling), None
+    if not eager and is_worth_padding(attention_mask, query.device):
+        return padded_attention(query, key, value, attention_mask, scaling), None
     outputs, at = [], 0
     for index, (row, row_inputs) in enumerate(zip(rows, inputs.rows, strict=True)):
         end = at + row_inputs.end - row_inputs.start

@@ -3,13 +3,15 @@
 `ForwardInputs` is passed to the model as its KV cache. transformers passes it on to the mask function (as
 `kv_offset`), and the masks created there reach the attention function, so no global state is needed.
 
-Letters: N tokens of all rows, n tokens of one row, T cache positions of one row, H heads, D head size.
+Letters: B rows, N tokens of all rows, n tokens of one row, T cache positions of one row, H heads, D head
+size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -59,13 +61,39 @@ class RowMask:
         return pad(values, (self.low, 0), value=torch.finfo(dtype).min)[None, None]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False)
 class RowMasks:
     """The attention masks of all rows in the layers of one type; the attention function receives this object
     as its mask."""
 
     inputs: ForwardInputs
     rows: list[RowMask]
+    _padded: Tensor | None = None  # the last result of `padded`
+
+    @cached_property
+    def sizes(self) -> list[int]:  # (B,)
+        """Number of tokens of each row."""
+        return [row.end - row.start for row in self.inputs.rows]
+
+    @cached_property
+    def lengths(self) -> list[int]:  # (B,)
+        """Number of cache positions of each row that any of its tokens attends to."""
+        return [row.end - mask.low for row, mask in zip(self.inputs.rows, self.rows, strict=True)]
+
+    def padded(self, groups: int, device: torch.device) -> Tensor:  # (B, 1, groups * n, T)
+        """The masks of all rows, padded to the most tokens and cache positions of any and repeated for the
+        `groups` query heads of one key head; computed once for all layers. Padding tokens attend to the first
+        key. Not for rows whose causal mask is not stored."""
+        sizes, lengths = self.sizes, self.lengths
+        if self._padded is None or self._padded.shape[2] != groups * max(sizes):
+            made = torch.zeros(len(sizes), max(sizes), max(lengths), dtype=torch.bool, device=device)
+            made[:, :, 0] = True
+            for each, row, num, length in zip(made, self.rows, sizes, lengths, strict=True):
+                assert not row.is_causal
+                mask = row.on(device)
+                each[:num, :length] = True if mask is None else mask
+            self._padded = made.repeat(1, groups, 1)[:, None]
+        return self._padded
 
 
 class ForwardInputs(OwnInputs):
