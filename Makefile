@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 OUT ?= out
 BIN := $(VENV)/bin
-EXTRAS := dev,test,docs,serve,train,retrieval,report,grammar,compile,gguf,adapters
+EXTRAS := dev,test,docs,serve,train,retrieval,grammar,compile,gguf,adapters
 
 # The one place that says how tests use the machine: WORKERS processes, the CPUs shared out between them.
 CPUS := $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())")

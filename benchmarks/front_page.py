@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks import plot
 from benchmarks.paired import Comparison, compare, load
 from benchmarks.results import RESULTS, ROOT, label, panel, where
-from outpace.bench.report import plot
 from outpace.tables import Table, markdown
 
 README, PLOT = ROOT / "README.md", ROOT / "docs" / "assets" / "speeds.svg"

@@ -188,9 +188,12 @@ STEPS: dict[str, tuple[str, str]] = {
         f"optimal-mdsd,tli,slem,omnidraft,slrs:draft=zoo:draft-bytes {ALL_PROMPTS} --num-prompts 6 "
         "--rounds 2 --max-tokens 96",
     ),
-    "verification/verifiers-cpu.json": ("verifiers", "--draft zoo:draft"),
-    "verification/verifiers-chain-cpu.json": ("verifiers", "--draft zoo:draft --widths 1,1,1,1"),
-    "verification/rules-cpu.json": ("verification_rules", ""),
+    "verification/verifiers-cpu.json": ("verification_rules", "acceptance --draft zoo:draft"),
+    "verification/verifiers-chain-cpu.json": (
+        "verification_rules",
+        "acceptance --draft zoo:draft --widths 1,1,1,1",
+    ),
+    "verification/rules-cpu.json": ("verification_rules", "times"),
     "serving/rates-cpu.json": ("serving", f"{LOAD} --rates 2,4,8,16 --seconds 4"),
     "serving/rates-113m-cpu.json": ("serving", f"{WIDER_PAIR} {LOAD} --rates 1,2 --seconds 4"),
     "serving/streams-cpu.json": ("serving", f"{STREAMS} --seconds 4 --rounds 11"),
@@ -211,12 +214,12 @@ CPU_TIMED = ("indexes", "memory")  # timed in CPU time, which would count idle t
 
 
 def command(program: str, arguments: str, file: Path, threads: int) -> list[str]:
-    """The command line of a step; `verifiers` prints its JSON, the other programs write it to `file`."""
+    """The command line of a step, which writes `file`."""
     words = shlex.split(arguments)
-    if program in ("bench", "peers", "verifiers"):
+    if program in ("bench", "peers"):
         start = [sys.executable, "-m", "benchmarks.peers"] if program == "peers" else [str(OUTPACE), program]
-        written = ["--json"] if program == "verifiers" else ["--output", str(file)]
-        return [*start, "--target", "zoo:target", *words, "--threads", str(threads), *written]
+        written = ["--threads", str(threads), "--output", str(file)]
+        return [*start, "--target", "zoo:target", *words, *written]
     own_threads = [] if program in CPU_TIMED else ["--threads", str(threads)]
     return [sys.executable, "-m", f"benchmarks.{program}", *words, *own_threads, "--json", str(file)]
 
@@ -281,12 +284,8 @@ def main(
             if any(folder in word for word in words) and not Path(folder).exists():
                 make = [sys.executable, "-m", "benchmarks.wider_models", head, folder]
                 subprocess.run([*make, str(HEAD_COLUMNS), "--target", WIDER_TARGET], check=True)
-        printed = program == "verifiers"
-        output = subprocess.PIPE if printed else None
         environment = os.environ | ({"OMP_NUM_THREADS": "1"} if program in CPU_TIMED else {})
-        done = subprocess.run(words, check=True, text=True, stdout=output, env=environment)
-        if printed:
-            file.write_text(done.stdout, encoding="utf-8")
+        subprocess.run(words, check=True, env=environment)
     if not list_:
         for name in steps:
             results.publish(OUT / name, results.RESULTS / f"{name}.gz")

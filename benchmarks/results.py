@@ -19,9 +19,9 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks import plot
 from benchmarks.paired import ANY, OR, Result, compare, load
 from outpace.bench.measure.bootstrap import Interval
-from outpace.bench.report import plot
 from outpace.bench.report.summary import ALL, VARIED
 from outpace.tables import Table, markdown
 

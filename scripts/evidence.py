@@ -20,7 +20,7 @@ from pathlib import Path
 from markdown.extensions.toc import slugify
 
 from outpace import recipes
-from outpace.recipes._planned import COMMANDS
+from outpace.recipes._planned import PROGRAMS
 from outpace.training import methods as training
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,8 +72,8 @@ def claims() -> dict[str, tuple[str, dict[str, list[Row]]]]:
 
 
 def methods() -> set[str]:
-    """What has to have a row: recipes, what `outpace train` trains, and methods that are commands."""
-    return {each.name for each in recipes.entries()} | set(training.methods()) | COMMANDS
+    """What has to have a row: recipes, what `outpace train` trains, and methods that are programs."""
+    return {each.name for each in recipes.entries()} | set(training.methods()) | PROGRAMS
 
 
 def rows_of(method: str) -> list[Row]:

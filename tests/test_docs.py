@@ -59,6 +59,10 @@ RUN_ELSEWHERE = {
         "tests/bench/test_benchmark_programs.py",
         "test_forwards_are_timed_compiled_and_as_they_are",
     ),
+    "python -m benchmarks.draft_design --layers 1,4 --lengths 1,2,4 --num-prompts 1 --max-tokens 16": (
+        "tests/draft_design/test_program.py",
+        "test_real_measurements_have_the_same_structure",
+    ),
     "make bench-compiled": (
         "tests/peers/test_make_bench_compiled.py",
         "test_compiled_models_are_measured_and_reported",

@@ -18,7 +18,6 @@ LEVELS = (
     ("engine",),
     ("recipes",),
     ("proof",),
-    ("analysis",),
     ("api",),
     ("training",),
     ("integrations", "serving"),

@@ -10,8 +10,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
-from outpace.analysis.majority_vote import NUMBER, Tally, answer_in, answer_pattern
 from outpace.api.call import prepare
+from outpace.api.majority_vote import NUMBER, Tally, answer_in, answer_pattern
 from outpace.api.prompts import Prompt
 from outpace.api.row_output import Piece, Result
 from outpace.core.contracts import Recipe

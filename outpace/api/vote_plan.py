@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
-from outpace.analysis.branch_search import Outcome, Search, Setting, greedy_search
+from outpace.api.branch_search import Outcome, Search, Setting, greedy_search
 from outpace.api.model import as_model
 from outpace.api.prompts import Prompt
 from outpace.api.vote import METHOD, Vote, vote
@@ -78,7 +78,7 @@ def plan_votes(
     **given: Any,
 ) -> VotePlan:
     """Search for the number of samples and the draft length with the most right answers at a deadline, by
-    votes on problems with known answers (see `outpace.analysis.branch_search`). All settings get the same
+    votes on problems with known answers (see `outpace.api.branch_search`). All settings get the same
     problems and seeds; each is warmed up by a short vote that is not timed.
 
     Args:

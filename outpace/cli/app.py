@@ -9,7 +9,6 @@ from outpace.cli.commands import (
     bench,
     chat,
     demo,
-    draft_design,
     env,
     generate,
     index,
@@ -19,7 +18,6 @@ from outpace.cli.commands import (
     serve,
     show,
     train,
-    verifiers,
     vote,
     zoo,
 )
@@ -61,8 +59,6 @@ app.command("vote", cls=vote.VoteCommand)(vote.vote)
 app.command("bench")(bench.bench)
 app.command("audit")(audit.audit)
 app.command("train")(train.train)
-app.command("draft-design")(draft_design.draft_design)
-app.command("verifiers")(verifiers.verifiers)
 app.command("replay")(replay.replay)
 app.add_typer(index.app, name="index")
 app.command("new")(new.new)

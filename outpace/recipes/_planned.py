@@ -3,8 +3,8 @@
 # they train a draft model, which another method uses
 TRAINED = frozenset("adaspec direct-alignment distillspec domain-drafter fastdraft".split())
 
-# they plan, which a command does
-COMMANDS = frozenset({"draft-design"})
+# they plan, which a program does that is not installed
+PROGRAMS = frozenset({"draft-design"})
 
 PLANNED = frozenset(
     """
@@ -30,9 +30,10 @@ def why_missing(name: str) -> str | None:
                 f"{known} is a way to train a draft model: use `outpace train {known}`, then the method "
                 "speculative-sampling with what it writes"
             )
-    for command in COMMANDS:
-        if plain == command.replace("-", ""):
-            return f"{command} chooses a draft model and its length: use `outpace {command}`"
+    for program in PROGRAMS:
+        if plain == program.replace("-", ""):
+            module = program.replace("-", "_")
+            return f"{program} chooses draft models: run python -m benchmarks.{module} from a clone"
     if plain in {each.replace("-", "") for each in PLANNED}:
         return (
             f"{name} is a published method that outpace does not have yet; `outpace list` shows those it has"

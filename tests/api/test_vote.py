@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import outpace
-from outpace.analysis.branch_search import Setting
 from outpace.api import vote as public
+from outpace.api.branch_search import Setting
 from outpace.api.vote import Vote, vote
 from outpace.api.vote_plan import Problem, plan_votes
 

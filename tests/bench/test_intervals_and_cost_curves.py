@@ -108,3 +108,16 @@ def test_a_measurement_that_takes_long_ends_after_all_sizes() -> None:
     target = Preparing(4)
     measure_forwards({"slow": target}, length=6, sizes=(1, 4), repeats=4, most_seconds=0)
     assert len(target.met) == 2 + 2 * IN_A_ROW
+
+
+def test_a_mean_of_differences_and_its_interval() -> None:
+    same = mean_interval([[0.5] * 4, [0.5] * 2, [0.5]])
+    assert (same.mean, same.low, same.high) == (0.5, 0.5, 0.5)
+    spread = mean_interval([[0.0], [1.0]] * 50)
+    assert spread.mean == 0.5 and 0.38 < spread.low < 0.45 and 0.55 < spread.high < 0.62
+    apart = mean_interval([[0.0] * 50, [1.0] * 50, [0.0] * 50])  # trees of one prompt are alike
+    assert (apart.low, apart.high) == (0.0, 1.0)
+    two = mean_interval([[0.0], [1.0]])
+    assert two.mean == 0.5 and two.low != two.low  # no interval with fewer than three prompts
+    nothing = mean_interval([])
+    assert nothing.mean != nothing.mean

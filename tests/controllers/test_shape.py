@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outpace.analysis.best_shape import best_shape
+from outpace.bench.measure.best_shape import best_shape
 from outpace.core.tree import Shape
 
 RATES = [0.6, 0.2, 0.1]

@@ -11,13 +11,9 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-from outpace.analysis import acceptance_bound as bound
-from outpace.analysis.acceptance_bound import (
-    Draws,
-    acceptance_bound,
-    acceptance_bounds,
-    inclusion_probabilities,
-)
+from benchmarks.verification_rules.inclusion import inclusion_probabilities
+from outpace.bench.measure import best_coupling as bound
+from outpace.bench.measure.best_coupling import Draws, acceptance_bound, acceptance_bounds
 from outpace.models.table import TableTarget
 from outpace.proof.expected_acceptance import expected_accepted
 from outpace.recipes import get

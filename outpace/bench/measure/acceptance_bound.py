@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from outpace.analysis.tree_bounds import first_token_bound
+from outpace.bench.measure.first_token_bound import first_token_bound
 from outpace.core.claim import Drawn
 from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams

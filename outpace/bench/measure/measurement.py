@@ -9,10 +9,10 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from outpace.analysis.best_shape import Choice as TreeChoice
-from outpace.analysis.best_shape import best_shape
 from outpace.bench.measure.acceptance_bound import AcceptanceBound, acceptance_bounds
 from outpace.bench.measure.best_setting import BestSetting
+from outpace.bench.measure.best_shape import Choice as TreeChoice
+from outpace.bench.measure.best_shape import best_shape
 from outpace.bench.measure.bootstrap import Interval
 from outpace.bench.measure.contender import EAGER, Contender, PeerRefused
 from outpace.bench.measure.disturbance import disturbance

@@ -4,35 +4,44 @@ of the speedups over everything, then charts and tables of each workload and tem
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
 from outpace.bench.measure.contender import COMPILED, EAGER
 from outpace.bench.measure.measurement import Measurement
-from outpace.bench.report import plot
 from outpace.bench.report.samples import samples
 from outpace.bench.report.summary import ResultRow, headline
 from outpace.bench.report.tables import heading, notes, number, percent, tables, with_interval
 from outpace.bench.report.usage import commands
 
 TEMPLATES = Environment(loader=PackageLoader("outpace.bench.report"), autoescape=True)
+OURS, EAGER_OURS, PEER = "#3a7d44", "#9cc3a3", "#c3c9d1"  # colours of bars
 
 
-def bars(rows: Sequence[ResultRow]) -> list[plot.Bar]:
+@dataclass(frozen=True)
+class Bar:
+    """A bar of a chart, with its interval."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    colour: str
+    note: str  # text after the bar
+
+
+def bars(rows: Sequence[ResultRow]) -> list[Bar]:
     """The bars of a chart of speedups: one per row with enough prompts for an interval."""
     two_modes = {COMPILED, EAGER} <= {row.mode for row in rows}
     return [
-        plot.Bar(
+        Bar(
             row.contender,
             row.speedup.median,
             row.speedup.low,
             row.speedup.high,
-            plot.PEER
-            if row.kind == "peer"
-            else plot.EAGER_OURS
-            if two_modes and row.mode == EAGER
-            else plot.OURS,
+            PEER if row.kind == "peer" else EAGER_OURS if two_modes and row.mode == EAGER else OURS,
             note=f"{with_interval(row.speedup)}, {number(row.tokens_per_second.median, 1)} tokens/s",
         )
         for row in rows

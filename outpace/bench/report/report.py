@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from outpace.analysis.best_shape import Choice as TreeChoice
+from outpace.bench.measure.best_shape import Choice as TreeChoice
 from outpace.bench.measure.measurement import Measurement
 from outpace.bench.measure.run import Run
 from outpace.bench.report.summary import SELECTIONS, ResultRow

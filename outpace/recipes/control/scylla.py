@@ -12,10 +12,10 @@ and by `eagle2` with `adaptive`.
 
 The head is EAGLE's, with one decoder layer or several: `outpace train eagle --set head.num_layers=2` (or
 `hass`). The paper's laws, by which the acceptance length grows with the logarithm of the head's training
-tokens and of its size, are fitted by `outpace.analysis.scaling_law`; `outpace draft-design` weighs acceptance
-against latency. The paper leaves open with which losses heads are pretrained, and whether its paths are nodes
-or leaves: here the losses are EAGLE's or HASS's, and m counts nodes, as these are what a forward computes. It
-gives no tolerance; the default is 0.1.
+tokens and of its size, are straight lines, which docs/training.md fits; `python -m benchmarks.draft_design`
+weighs acceptance against latency. The paper leaves open with which losses heads are pretrained, and whether
+its paths are nodes or leaves: here the losses are EAGLE's or HASS's, and m counts nodes, as these are what a
+forward computes. It gives no tolerance; the default is 0.1.
 
 Sizes depend on the batch and on times, texts do not: matching draws the token of each position with the noise
 of that position.

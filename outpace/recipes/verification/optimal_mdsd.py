@@ -3,8 +3,8 @@
 New here: greedy_last. Reuses: DraftModel, Rejection, Fixed. Exact at any temperature: at depth d the
 `widths[d]` - 1 most probable tokens are chosen, without a claim, and one more is drawn from q without them,
 renormalised, and claims exactly that distribution. Rejection tests the drawn token first; if it is rejected,
-the residual of p may still give a chosen one. No exact rule accepts such siblings more often (`outpace
-verifiers` shows the bound).
+the residual of p may still give a chosen one. No exact rule accepts such siblings more often (`python
+-m benchmarks.verification_rules acceptance` shows the bound).
 """
 
 from functools import partial

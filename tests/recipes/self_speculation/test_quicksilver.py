@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import outpace
-from outpace.analysis.perplexity import calibrated, perplexity
+from benchmarks.quicksilver import calibrated, perplexity
 from outpace.bench.measure.contender import MethodContender
 from outpace.core.contracts import Guarantee
 from outpace.core.sampling_params import SamplingParams

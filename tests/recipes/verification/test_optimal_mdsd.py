@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.analysis.acceptance_bound import Draws, acceptance_bound
+from outpace.bench.measure.best_coupling import Draws, acceptance_bound
 from outpace.core.claim import Drawn
 from outpace.core.contracts import Verdict
 from outpace.core.grower import Grower

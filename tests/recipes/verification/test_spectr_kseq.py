@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from outpace.analysis.acceptance_bound import Draws, acceptance_bound
+from outpace.bench.measure.best_coupling import Draws, acceptance_bound
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error

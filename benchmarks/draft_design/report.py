@@ -1,17 +1,12 @@
-"""The results of `outpace draft-design` as JSON, as a table and as a chart."""
+"""The results as JSON and as a table."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from outpace.analysis.draft_design import Choice, needed_tokens
-from outpace.bench.measure.design_run import Design, Row
-from outpace.bench.report.line_chart import Line, LinePanel, line_chart
-from outpace.bench.report.plot import COLOURS, save
+from benchmarks.draft_design.design import Design, Row
 
-PLAIN = "no drafts"
 COLUMNS = (
     "batch",
     "draft model",
@@ -106,45 +101,3 @@ def cells(row: Row) -> tuple[str, ...]:
         speed,
         rate,
     )
-
-
-def draw_design(design: Design, path: Path) -> None:
-    """Write a chart: by batch size, the predicted tokens per second by draft length of each draft model that
-    was given, and the tokens per step that each shape must reach."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    names = [PLAIN, *dict.fromkeys(row.candidate.name for row in design.rows)]
-    colours = dict(zip(names, COLOURS, strict=False))
-    if len(names) > len(COLOURS):
-        scale = colormaps["viridis"].resampled(len(names))
-        colours = {name: to_hex(scale(index)) for index, name in enumerate(names)}
-    lengths = design.settings["lengths"]
-    speeds: list[LinePanel] = []
-    needed: list[LinePanel] = []
-    for size, plain in design.plain.items():
-        rows, best = [row for row in design.rows if row.rows == size], design.best(size)
-        reference = Choice(0, 1.0, 1 / plain) if best is None or best.best is None else best.best
-        speeds.append(
-            LinePanel(
-                f"tokens/s of a row, batch {size}",
-                [Line([(0, plain)], colours[PLAIN])]
-                + [Line(list(row.speeds.items()), colours[row.candidate.name]) for row in rows if row.speeds],
-                "draft tokens",
-            )
-        )
-        needed.append(
-            LinePanel(
-                f"tokens per step needed, batch {size}",
-                [
-                    Line(
-                        [(n, needed_tokens(reference, row.time(n))) for n in lengths],
-                        colours[row.candidate.name],
-                    )
-                    for row in rows
-                    if not row.speeds
-                ],
-                "draft tokens",
-            )
-        )
-    save(line_chart([speeds, needed], colours=colours, dashes={}), path)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from outpace.analysis.acceptance_bound import Draws, acceptance_bound
+from outpace.bench.measure.best_coupling import Draws, acceptance_bound
 from outpace.verifiers.rho import any_accepted, least_rho
 
 SHARE = "k-sequential >= 1 - (1 - 1/k)^k of the best"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from outpace.analysis.draft_design import StepTime
+from benchmarks.draft_design.prediction import StepTime
 from outpace.bench.measure.forward_cost import CostCurve, measure_forwards
 from outpace.bench.measure.metrics import reads_prompts
 from outpace.controllers.fixed import Fixed

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.analysis.rule_orderings import greedy_last, k_sequential, margins, recursive
+from benchmarks.verification_rules.orderings import greedy_last, k_sequential, margins, recursive
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Verifier
 from outpace.core.tree import Shape

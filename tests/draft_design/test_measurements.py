@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from outpace.bench.measure.draft_design import (
+from benchmarks.draft_design.measurements import (
     Shape,
     acceptance_by_position,
     context_length,

@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from outpace.analysis import expected_kept
-from outpace.analysis.expected_kept import (
-    ExpectedAcceptance,
-    expected_acceptance,
-    expected_acceptance_of_matching,
-)
-from outpace.analysis.rule_comparison import (
+from benchmarks.verification_rules import expected_kept
+from benchmarks.verification_rules.comparison import (
     DISTINCT,
     DRAFTING,
     GREEDY_LAST,
@@ -24,7 +19,12 @@ from outpace.analysis.rule_comparison import (
     Recorder,
     suited,
 )
-from outpace.analysis.tree_bounds import LengthBounds, length_bounds
+from benchmarks.verification_rules.expected_kept import (
+    ExpectedAcceptance,
+    expected_acceptance,
+    expected_acceptance_of_matching,
+)
+from benchmarks.verification_rules.tree_bounds import LengthBounds, length_bounds
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
 from outpace.core.contracts import Parts, Scores, Step, TargetProbs

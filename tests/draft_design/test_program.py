@@ -1,24 +1,40 @@
-"""`outpace draft-design`: arithmetic on times that are given, structure on real ones, and error messages."""
+"""`benchmarks.draft_design`: arithmetic on given times, structure on real ones, and error messages."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner, Result
 
-from outpace.bench.measure import draft_design as measure
+from benchmarks.draft_design import measurements as measure
+from benchmarks.draft_design.__main__ import main
 from outpace.bench.measure.forward_cost import CostCurve
-from outpace.cli.commands import draft_design
+from outpace.recipes import RecipeError, get
 
+APP = typer.Typer(pretty_exceptions_enable=False)
+APP.command()(main)
 FEW = ("--num-prompts", 2, "--max-tokens", 12, "--lengths", "1,2,3", "--repeats", 1, "--device", "cpu")
 GRID = ("--layers", "1,3", "--widths", 16, "--heads", 2)
 ACCEPTANCE = (0.8, 0.5, 0.1)
 DRAFT = {"tiny": 1e-3, "1 x 16, 2 heads": 0.5e-3, "3 x 16, 2 heads": 8e-3}
 TOKEN_OVERHEAD, STEP_OVERHEAD, PLAIN = 0.25e-3, 2e-3, 12e-3
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(APP, [*map(str, arguments)])
+
+
+def results(tmp_path: Path, *arguments: object) -> dict[str, Any]:
+    """What the program writes."""
+    file = tmp_path / "design.json"
+    done = call(*arguments, "--json", file)
+    assert done.exit_code == 0, done.output
+    return json.loads(file.read_text())
 
 
 def verify(tokens: float) -> float:
@@ -30,7 +46,7 @@ def step_seconds(draft: float, length: int) -> float:
 
 
 @pytest.fixture
-def given_times(monkeypatch: pytest.MonkeyPatch, tiny) -> None:
+def given_times(monkeypatch: pytest.MonkeyPatch, tiny: Any) -> None:
     """Measurements are replaced by these numbers; steps of length 2 take a tenth longer than the formula."""
 
     def seconds_of(name: str) -> float:
@@ -57,10 +73,8 @@ def given_times(monkeypatch: pytest.MonkeyPatch, tiny) -> None:
     monkeypatch.setattr(measure, "acceptance_by_position", lambda *args, **given: decoded)
 
 
-def test_predictions_follow_from_times_and_acceptance(outpace_, tiny, given_times) -> None:
-    done = outpace_("draft-design", "--target", tiny.target, "--draft", tiny.draft, *FEW, *GRID, "--json")
-    assert done.exit_code == 0, done.output
-    data = json.loads(done.stdout)
+def test_predictions_follow_from_times_and_acceptance(tiny: Any, given_times: None, tmp_path: Path) -> None:
+    data = results(tmp_path, "--target", tiny.target, "--draft", tiny.draft, *FEW, *GRID)
     assert data["schema"] == "outpace-draft-design/1" and data["provenance"]["device"]
     known, shallow, deep = data["results"]
     tokens = {"1": 1.8, "2": 2.2, "3": 2.24}
@@ -85,8 +99,11 @@ def test_predictions_follow_from_times_and_acceptance(outpace_, tiny, given_time
     )
 
 
-def test_a_table_and_the_best_are_printed(outpace_, tiny, given_times) -> None:
-    done = outpace_("draft-design", "--target", tiny.target, "--draft", tiny.draft, *FEW, *GRID)
+def test_a_table_and_the_best_are_printed(
+    tiny: Any, given_times: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    done = call("--target", tiny.target, "--draft", tiny.draft, *FEW, *GRID)
     assert done.exit_code == 0, done.output
     assert (
         f"Batch 1: best is {tiny.draft} with drafts of length 2" in done.stdout
@@ -96,36 +113,30 @@ def test_a_table_and_the_best_are_printed(outpace_, tiny, given_times) -> None:
     assert "(-9%)" in done.stdout and "cannot" in done.stdout and "needed" in done.stdout
 
 
-def test_without_a_faster_draft_model_none_is_named(outpace_, tiny, given_times, monkeypatch) -> None:
+def test_without_a_faster_draft_model_none_is_named(
+    tiny: Any, given_times: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(DRAFT, "tiny", 50e-3)
-    done = outpace_("draft-design", "--target", tiny.target, "--draft", tiny.draft, *FEW, *GRID, "--json")
-    data = json.loads(done.stdout)
+    data = results(tmp_path, "--target", tiny.target, "--draft", tiny.draft, *FEW, *GRID)
     assert data["best"]["1"] is None
     needed = data["results"][1]["needed"]  # measured against plain decoding
     assert needed["tokens"] == pytest.approx(step_seconds(0.5e-3, needed["length"]) / PLAIN)
 
 
-def test_shapes_alone_are_compared_with_plain_decoding(outpace_, tiny, given_times) -> None:
-    done = outpace_("draft-design", "--target", tiny.target, *FEW, *GRID, "--batch", "1,2", "--json")
-    data = json.loads(done.stdout)
+def test_shapes_alone_are_compared_with_plain_decoding(tiny: Any, given_times: None, tmp_path: Path) -> None:
+    data = results(tmp_path, "--target", tiny.target, *FEW, *GRID, "--batch", "1,2")
     assert [each["batch"] for each in data["results"]] == [1, 1, 2, 2] and data["acceptance"] == {}
     assert all(each["needed"]["tokens"] > 1 for each in data["results"])
 
 
-def test_real_measurements_have_the_same_structure(outpace_, tiny, tmp_path: Path) -> None:
-    import_module("matplotlib")  # imported here, so that a missing extra is named
-    done = outpace_(
-        *("draft-design", "--target", tiny.target, "--draft", tiny.draft, *FEW, "--layers", 1),
-        *("--batch", 2, "--plot", "design.svg", "--json"),
-    )
-    assert done.exit_code == 0, done.output
-    data = json.loads(done.stdout)
+def test_real_measurements_have_the_same_structure(tiny: Any, tmp_path: Path) -> None:
+    models = ("--target", tiny.target, "--draft", tiny.draft)
+    data = results(tmp_path, *models, *FEW, "--layers", 1, "--batch", 2)
     rates = data["acceptance"][tiny.draft]["rates"]
     assert len(rates) == 3 and all(0 <= rate <= 1 for rate in rates) and rates[0] > 0
     assert [each["draft"] for each in data["results"]] == [tiny.draft, "1 x 32, 4 heads"]
     assert all(each["draft_seconds"] > 0 for each in data["results"]) and len(data["held_out"]) == 2
     assert data["settings"]["context"] > 2 and data["plain_tokens_per_second"]["2"] > 0
-    assert "<svg" in (tmp_path / "design.svg").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -138,27 +149,16 @@ def test_real_measurements_have_the_same_structure(outpace_, tiny, tmp_path: Pat
         (("--max-tokens", "100000"), "every prompt is too long"),
     ],
 )
-def test_bad_input_is_one_sentence(outpace_, tiny, arguments: tuple[str, ...], sentence: str) -> None:
-    done = outpace_("draft-design", "--target", tiny.target, "--draft", tiny.draft, *FEW, *arguments)
+def test_bad_input_is_one_sentence(tiny: Any, arguments: tuple[str, ...], sentence: str) -> None:
+    done = call("--target", tiny.target, "--draft", tiny.draft, *FEW, *arguments)
     assert done.exit_code == 2 and sentence in done.stderr.splitlines()[-1]
 
 
-def test_another_vocabulary_is_refused(outpace_, tiny) -> None:
-    done = outpace_("draft-design", "--target", tiny.target, "--draft", tiny.stranger, *FEW)
+def test_another_vocabulary_is_refused(tiny: Any) -> None:
+    done = call("--target", tiny.target, "--draft", tiny.stranger, *FEW)
     assert done.exit_code == 2 and "vocabularies of 304 and 320 tokens but not the same" in done.stderr
 
 
-def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(
-    outpace_, tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    monkeypatch.setattr(draft_design, "import_module", missing)
-    done = outpace_("draft-design", "--target", tiny.target, *FEW, "--plot", "design.svg")
-    assert done.exit_code == 1 and "pip install 'outpace[report]'" in done.stderr
-
-
-def test_as_a_method_the_command_is_named(outpace_) -> None:
-    done = outpace_("show", "draft-design")
-    assert done.exit_code == 2 and "use `outpace draft-design`" in done.stderr
+def test_as_a_method_the_program_is_named() -> None:
+    with pytest.raises(RecipeError, match=r"run python -m benchmarks\.draft_design"):
+        get("draft-design")

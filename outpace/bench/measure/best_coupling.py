@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -75,39 +74,6 @@ def acceptance_bounds(
     return [min(1.0, float((weight * mass + 1 - inside).min())) for weight in weights]
 
 
-def inclusion_probabilities(draws: Draws, tokens: Sequence[int]) -> list[float]:  # distinct tokens
-    """Probability of each of these tokens to be among `draws.count` draws without replacement."""
-    q, picked, count = draws.q.double() / draws.q.double().sum(), list(tokens), draws.count
-    own = q[picked]
-    if count == 1:
-        return own.tolist()
-    if count >= int((q > 0).sum()):
-        return (own > 0).double().tolist()
-    others = q.clone()
-    others[picked] = 0
-    others = others[others > 0]
-    if len(others) > MAX_EXACT_TOKENS:
-        others = others.topk(MAX_EXACT_TOKENS).values
-    times = _times(q)
-    # tokens beyond `MAX_EXACT_TOKENS` share one Poisson clock that can ring repeatedly: this takes up a few
-    # more of the draws, so the inclusion probability is slightly too low
-    tail = (1 - own.sum() - others.sum()).clamp(min=0) * times
-    rings = torch.arange(count, device=q.device)[:, None]
-    common = [(tail.log() * rings - tail - torch.lgamma(rings.double() + 1)).exp().nan_to_num(0.0)[..., None]]
-    if float(tail[-1]) == 0:
-        common = []
-    if len(others):
-        common.append(_product(_clocks(others, times, count)))
-    clocks = _clocks(own, times, count).split(1, -1)
-    probabilities: list[float] = []
-    for index, rate in enumerate(own):
-        rest = reduce(
-            _times_each_other, [*common, *(clock for each, clock in enumerate(clocks) if each != index)]
-        )
-        probabilities.append(min(1.0, 1 - float(_integral(rate[None], rest.sum(0), times)[0])))
-    return probabilities
-
-
 def _all_inside(q: Tensor, count: int, replace: bool) -> Tensor:  # (S,) -> (S + 1,)
     """Entry s: the probability that all `count` draws are among the first s of the S tokens of `q`."""
     nothing = q.new_zeros(1)
@@ -144,28 +110,28 @@ def _race(q: Tensor, count: int) -> Tensor:  # (S,) -> (S,)
         kept = torch.zeros_like(kept).scatter_(0, q.topk(MAX_EXACT_TOKENS).indices, True)
     rates = q[kept]
     after = rates.flip(0).cumsum(0).flip(0) - rates + q[~kept].sum()
-    found, times = torch.zeros_like(rates), _times(q)
+    found, times = torch.zeros_like(rates), ring_times(q)
     for part in times.split(max(1, AT_ONCE // (len(rates) * count))):
-        fewer = _prefix_products(_clocks(rates, part, count)).sum(0)
-        found += _integral(after, fewer, part)
+        fewer = _prefix_products(clocks(rates, part, count)).sum(0)
+        found += ringing_first(after, fewer, part)
     # without the tokens beyond `MAX_EXACT_TOKENS` the probability can only be too low, so the result is still
     # an upper bound of acceptance
     return torch.cat([q.new_zeros(1), found])[kept.cumsum(0)]
 
 
-def _times(like: Tensor) -> Tensor:  # (T,)
+def ring_times(like: Tensor) -> Tensor:  # (T,)
     """Times at which the integrals are evaluated, e^-12 to e^33: equidistant in log time."""
     return torch.arange(-12, 33, SPACING, dtype=torch.float64, device=like.device).exp()
 
 
-def _clocks(rates: Tensor, times: Tensor, count: int) -> Tensor:  # (S,), (T,) -> (K, T, S)
+def clocks(rates: Tensor, times: Tensor, count: int) -> Tensor:  # (S,), (T,) -> (K, T, S)
     """Per time and token the probabilities of having rung 0, 1, ... `count` - 1 times; a token rings once at
     most, so all from 2 on are 0."""
     silent = (-times[:, None] * rates).exp()
     return torch.cat([silent[None], 1 - silent[None], silent.new_zeros(count - 2, *silent.shape)])
 
 
-def _times_each_other(one: Tensor, other: Tensor) -> Tensor:  # (K, ...), (K, ...) -> (K, ...)
+def sum_of_counts(one: Tensor, other: Tensor) -> Tensor:  # (K, ...), (K, ...) -> (K, ...)
     """Distribution of the sum of two counts: products of polynomials, truncated to K coefficients."""
     return torch.stack(
         [sum((one[i] * other[k - i] for i in range(1, k + 1)), one[0] * other[k]) for k in range(len(one))]
@@ -173,27 +139,19 @@ def _times_each_other(one: Tensor, other: Tensor) -> Tensor:  # (K, ...), (K, ..
 
 
 def _prefix_products(each: Tensor) -> Tensor:  # (K, T, S) -> (K, T, S)
-    """Products (`_times_each_other`) of the first 1, 2, ... S entries along the last dimension: a parallel
+    """Sums (`sum_of_counts`) of the first 1, 2, ... S entries along the last dimension: a parallel
     scan over pairs of neighbours, about 2 S products in all."""
     if each.shape[-1] == 1:
         return each
     even, odd = each[..., 0::2], each[..., 1::2]
     found = torch.empty_like(each)
-    found[..., 1::2] = _prefix_products(_times_each_other(even[..., : odd.shape[-1]], odd))
+    found[..., 1::2] = _prefix_products(sum_of_counts(even[..., : odd.shape[-1]], odd))
     found[..., 0] = even[..., 0]
-    found[..., 2::2] = _times_each_other(found[..., 1::2][..., : even.shape[-1] - 1], even[..., 1:])
+    found[..., 2::2] = sum_of_counts(found[..., 1::2][..., : even.shape[-1] - 1], even[..., 1:])
     return found
 
 
-def _product(each: Tensor) -> Tensor:  # (K, T, S) -> (K, T, 1)
-    """Product (`_times_each_other`) of all S entries along the last dimension."""
-    while (size := each.shape[-1]) > 1:
-        paired = _times_each_other(each[..., 0 : size - size % 2 : 2], each[..., 1::2])
-        each = torch.cat([paired, each[..., size - size % 2 :]], -1)
-    return each
-
-
-def _integral(rates: Tensor, fewer: Tensor, times: Tensor) -> Tensor:  # (S,), (T, S), (T,) -> (S,)
+def ringing_first(rates: Tensor, fewer: Tensor, times: Tensor) -> Tensor:  # (S,), (T, S), (T,) -> (S,)
     """Per rate the probability that enough other clocks ring before one of this rate does; `fewer` is the
     probability that fewer than enough have rung at each time."""
     moment = times[:, None] * rates

@@ -1,33 +1,28 @@
-"""`outpace verifiers`: acceptance length of every exact verification rule on the same drafts, and its upper
-bound."""
+"""Acceptance length of every exact verification rule on the same drafts, and its upper bound."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from outpace.cli.failures import Debug, report_failures
-from outpace.cli.options import (
-    AllowPickle,
-    Compile,
-    DraftWeights,
-    Json,
-    KvCache,
-    Revision,
-    Target,
-    Threads,
-    Trust,
-    Weights,
-)
-from outpace.cli.output import print_json, print_table
-
-if TYPE_CHECKING:
-    from outpace.analysis.rule_comparison import Recorded
-    from outpace.bench.measure.bootstrap import Mean
+from benchmarks.verification_rules.comparison import RULES, Recorded, Recorder
+from outpace.api.model import Model, load
+from outpace.api.opener import ModelOpener
+from outpace.api.settings import end_tokens
+from outpace.bench.measure import provenance
+from outpace.bench.measure.bootstrap import Mean, mean_interval
+from outpace.bench.measure.workload import encode, load_items
+from outpace.bench.report.json_file import write_json
+from outpace.cli.failures import report_failures
+from outpace.console import progress
+from outpace.core.sampling_params import SamplingParams
+from outpace.models.names import usual_draft
+from outpace.recipes import split_outside
+from outpace.tables import Table, print_tables
 
 Option = typer.Option
 BASE = "rejection"  # on drafts drawn without replacement: the baseline of the differences
@@ -53,65 +48,43 @@ NOTE = (
 
 
 @report_failures
-def verifiers(
-    target: Target = "zoo:target",
+def acceptance(
+    target: Annotated[str, Option(help="The model: zoo:NAME or a folder.")] = "zoo:target",
     draft: Annotated[str | None, Option(help="The draft model.")] = None,
     widths: Annotated[
         str, Option(help="Children of every node at each depth; 1,1,1,1 is a chain.")
     ] = "4,2,2",
     num_trees: Annotated[int, Option(min=1, help="Number of contexts at which trees are drafted.")] = 200,
     temperature: Annotated[float, Option(min=0, help="Temperature of the target and the draft.")] = 1.0,
-    prompts: Annotated[
-        str, Option(help="Prompt sets: code, arithmetic, edit, and files, separated by commas.")
-    ] = "code",
+    prompts: Annotated[str, Option(help="Prompt sets or files.")] = "code",
     num_prompts: Annotated[
         int, Option(min=1, help="Maximum number of prompts of each set, spread evenly over it.")
     ] = 10,
-    dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
-    device: Annotated[str | None, Option(help="cpu, cuda, ...; default: cuda where there is one.")] = None,
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-    allow_pickle: AllowPickle = False,
-    threads: Threads = None,
-    compile: Compile = False,
-    weights: Weights = None,
-    draft_weights: DraftWeights = None,
-    kv_cache: KvCache = None,
+    dtype: Annotated[str, Option(help="dtype of the models.")] = "auto",
+    compile_: Annotated[bool, Option("--compile", help="Compile the models.")] = False,
+    threads: Annotated[int | None, Option(min=1, help="CPU threads.")] = None,
     seed: Annotated[int, Option(help="Seed of the texts and the drafts.")] = 0,
-    plot: Annotated[Path | None, Option(help="Draw the table into this file: .svg, .png or .pdf.")] = None,
-    json: Json = False,
-    debug: Debug = False,
+    json: Annotated[Path | None, Option(help="File to write.")] = None,
 ) -> None:
     """Compare the acceptance lengths of the exact verification rules on the same draft trees."""
     shape = _widths(widths)
-    draw = _plotter(plot)
-
-    from outpace.bench.measure import provenance
-
-    how = {"dtype": dtype, "device": device, "compile": compile, "revision": revision}
-    how |= {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-    how |= {"weights": weights, "draft_weights": draft_weights, "kv_cache": kv_cache}
     with provenance.threads(threads):
-        found, about = _record(target, draft, shape, num_trees, temperature, prompts, num_prompts, seed, how)
+        model = load(target, dtype=dtype, compile=compile_)
+        found, about = record(model, target, draft, shape, num_trees, temperature, prompts, num_prompts, seed)
+        known = {**provenance.provenance(), "dtype": about["dtype"]}
     results, facts = summarise(found, len(shape), seed), orderings(found)
-    if json:
-        known = {**provenance.provenance(about["device"]), "dtype": about["dtype"]}
-        from outpace.bench.report.json_file import finite
-
-        print_json(finite(report(found, results, about, known)))
-    else:
-        title = (
-            f"{about['draft']} drafts for {about['target']}: widths {widths}, temperature {temperature:g}, "
-        )
-        print_table(COLUMNS, [_cells(row) for row in results], f"{title}{len(found)} trees of each kind")
-        typer.echo(f"\n{NOTE}\n")
-        proven = [
-            (each["what"], f"{each['least']:+.1e}", "holds" if each["holds"] else "BROKEN") for each in facts
+    title = f"{about['draft']} drafts for {target}: widths {widths}, temperature {temperature:g}, "
+    proven = tuple(
+        (each["what"], f"{each['least']:+.1e}", "holds" if each["holds"] else "BROKEN") for each in facts
+    )
+    print_tables(
+        [
+            Table(f"{title}{len(found)} trees of each kind", COLUMNS, tuple(map(_cells, results)), NOTE),
+            Table("Proven at one node, over all drafts", ("inequality", "least margin", ""), proven),
         ]
-        print_table(("proven at one node, over all drafts", "least margin", ""), proven)
-    if plot and draw:
-        draw(results, plot)
-        typer.echo(f"drawn into {plot}", err=True)
+    )
+    if json:
+        write_json(json, report(found, results, about, known))
     if not all(each["holds"] for each in facts):
         raise typer.Exit(1)
 
@@ -126,17 +99,8 @@ def _widths(text: str) -> tuple[int, ...]:
     return widths
 
 
-def _plotter(path: Path | None) -> Callable[[Sequence[dict[str, Any]], Path], None] | None:
-    """The plot function, None without a path; raises ModuleNotFoundError early if matplotlib is missing."""
-    if path is None:
-        return None
-    from outpace.bench.report.plot import draw_rules
-
-    import_module("matplotlib")
-    return draw_rules
-
-
-def _record(
+def record(
+    model: Model,
     target: str,
     draft: str | None,
     widths: tuple[int, ...],
@@ -145,28 +109,16 @@ def _record(
     prompts: str,
     num_prompts: int,
     seed: int,
-    how: dict[str, Any],
 ) -> tuple[list[Recorded], dict[str, Any]]:
-    """Load both models, generate text with the target and draft trees at positions of it.
+    """Generate text with the target and draft trees at positions of it.
 
     Returns the recorded trees, with acceptance and bounds of each, and the settings as JSON values. Raises
     ValueError without a draft, for one with another tokenizer, or if no prompt is short enough.
     """
-    from outpace.analysis.rule_comparison import Recorder
-    from outpace.api.opener import ModelOpener
-    from outpace.api.settings import end_tokens
-    from outpace.bench.measure.workload import encode, load_items
-    from outpace.cli.options import load_model
-    from outpace.console import progress
-    from outpace.core.sampling_params import SamplingParams
-    from outpace.models.names import usual_draft
-    from outpace.recipes import split_outside
-
     items = [item for source in split_outside(prompts, ",") for item in load_items(source, num_prompts)]
     name = usual_draft(target) if draft is None else draft
     if name is None:
         raise ValueError("give --draft: a small model with the target's tokens")
-    model = load_model(target, **how)
     drafted = ModelOpener(model).draft(name)
     with progress(num_trees) as advance:
         recorder = Recorder(drafted, widths, after=lambda: advance("recording", 1))
@@ -194,7 +146,6 @@ def _record(
         "num_prompts": len(texts),
         "num_trees": len(recorder.found),
         "seed": seed,
-        "device": str(model.target.device),
         "dtype": str(next(model.target.model.parameters()).dtype).removeprefix("torch."),
     }
     return recorder.found, about
@@ -205,8 +156,6 @@ def summarise(found: Sequence[Recorded], depth: int, seed: int = 0) -> list[dict
 
     "length" is the acceptance length, bonus token included; `depth`: depth of the trees.
     """
-    from outpace.analysis.rule_comparison import RULES
-    from outpace.bench.measure.bootstrap import mean_interval
 
     def mean(value: Callable[[Recorded], float]) -> Mean:
         groups: dict[int, list[float]] = {}
@@ -252,7 +201,6 @@ def report(
     found: Sequence[Recorded], rows: Sequence[dict[str, Any]], about: dict[str, Any], known: dict[str, Any]
 ) -> dict[str, Any]:
     """The JSON report: provenance, settings, summary rows, ordering checks and all recorded trees."""
-    from dataclasses import asdict
 
     def plain(value: Any) -> Any:
         return value.to_json() if hasattr(value, "to_json") else value

@@ -1,28 +1,35 @@
-"""`outpace draft-design`: which draft model, and how many draft tokens, by measured times and acceptance."""
+"""Which draft model, and how many draft tokens, by measured times and acceptance: `python -m
+benchmarks.draft_design`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from outpace.cli.failures import Debug, report_failures
-from outpace.cli.options import AllowPickle, Compile, Json, Revision, Target, Threads, Trust
-from outpace.cli.output import print_json, print_table
-
-if TYPE_CHECKING:
-    from outpace.bench.measure.design_run import Design
-    from outpace.bench.measure.draft_design import Candidate
+from benchmarks.draft_design import measurements as m
+from benchmarks.draft_design.design import Design, run_design
+from benchmarks.draft_design.measurements import Candidate
+from benchmarks.draft_design.report import COLUMNS, cells, note, report
+from outpace.api.model import load
+from outpace.api.opener import ModelOpener
+from outpace.api.settings import end_tokens
+from outpace.bench.measure import provenance
+from outpace.bench.measure.workload import encode, load_items
+from outpace.bench.report.json_file import write_json
+from outpace.cli.failures import report_failures
+from outpace.core.sampling_params import SamplingParams
+from outpace.models.names import usual_draft
+from outpace.recipes import split_outside
+from outpace.tables import Table, print_tables
 
 Option = typer.Option
 
 
 @report_failures
-def draft_design(
-    target: Target = "zoo:target",
+def main(
+    target: Annotated[str, Option(help="The model: zoo:NAME or a folder.")] = "zoo:target",
     draft: Annotated[
         list[str] | None,
         Option(help="A draft model, whose acceptance is measured; may be repeated. Default: the usual one."),
@@ -41,54 +48,27 @@ def draft_design(
     batch: Annotated[str, Option(help="Numbers of rows that are decoded together.")] = "1",
     temperature: Annotated[float, Option(min=0, help="Temperature of the target and the drafts.")] = 0.0,
     max_tokens: Annotated[int, Option(min=1, help="Maximum number of new tokens of an answer.")] = 64,
-    prompts: Annotated[
-        str, Option(help="Prompt sets: code, arithmetic, edit, and files, separated by commas.")
-    ] = "code",
+    prompts: Annotated[str, Option(help="Prompt sets or files.")] = "code",
     num_prompts: Annotated[
         int, Option(min=1, help="Maximum number of prompts of each set, spread evenly over it.")
     ] = 8,
     repeats: Annotated[int, Option(min=1, help="Timed repetitions of all forwards.")] = 7,
-    dtype: Annotated[str, Option(help="auto, bfloat16, float16, float32 or float64.")] = "auto",
+    dtype: Annotated[str, Option(help="dtype of the models.")] = "auto",
     device: Annotated[str | None, Option(help="cpu, cuda, ...; default: cuda where there is one.")] = None,
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
-    allow_pickle: AllowPickle = False,
-    threads: Threads = None,
-    compile: Compile = False,
-    plot: Annotated[Path | None, Option(help="Draw the results into this file: .svg, .png or .pdf.")] = None,
-    json: Json = False,
-    debug: Debug = False,
+    compile_: Annotated[bool, Option("--compile", help="Compile the models.")] = False,
+    threads: Annotated[int | None, Option(min=1, help="CPU threads.")] = None,
+    json: Annotated[Path | None, Option(help="File to write.")] = None,
 ) -> None:
     """Predict the speed of draft models, also of shapes that nobody has trained, and name the best."""
     grid = {"layers": layers, "widths": widths, "heads": heads, "lengths": lengths, "batch": batch}
     numbers = {name: None if text is None else whole_numbers(name, text) for name, text in grid.items()}
-    draw = _plotter(plot)
-
-    from outpace.bench.measure import provenance
-
-    how = {"dtype": dtype, "device": device, "compile": compile, "revision": revision}
-    how |= {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+    given = {"temperature": temperature, "max_tokens": max_tokens, "prompts": prompts}
+    how = {"dtype": dtype, "device": device, "compile": compile_}
     with provenance.threads(threads):
-        design = _measure(
-            target,
-            draft,
-            numbers,
-            {"temperature": temperature, "max_tokens": max_tokens, "prompts": prompts},
-            num_prompts,
-            repeats,
-            how,
-        )
+        design = _measure(target, draft, numbers, given, num_prompts, repeats, how)
+        _print(design)
         if json:
-            from outpace.bench.report.draft_design import report
-            from outpace.bench.report.json_file import finite
-
-            known = provenance.provenance(design.settings["device"])
-            print_json(finite(report(design, known)))
-        else:
-            _print(design)
-    if plot and draw:
-        draw(design, plot)
-        typer.echo(f"drawn into {plot}", err=True)
+            write_json(json, report(design, provenance.provenance(design.settings["device"])))
 
 
 def whole_numbers(name: str, text: str) -> list[int]:
@@ -102,16 +82,6 @@ def whole_numbers(name: str, text: str) -> list[int]:
     return found
 
 
-def _plotter(path: Path | None) -> Callable[[Design, Path], None] | None:
-    """The plot function, None without a path; raises ModuleNotFoundError early if matplotlib is missing."""
-    if path is None:
-        return None
-    import_module("matplotlib")
-    from outpace.bench.report.draft_design import draw_design
-
-    return draw_design
-
-
 def _measure(
     target: str,
     drafts: list[str] | None,
@@ -122,21 +92,11 @@ def _measure(
     how: dict[str, Any],
 ) -> Design:
     """Load or make all models, measure them and predict."""
-    from outpace.api.opener import ModelOpener
-    from outpace.api.settings import end_tokens
-    from outpace.bench.measure import draft_design as m
-    from outpace.bench.measure.design_run import Design, run_design
-    from outpace.bench.measure.workload import encode, load_items
-    from outpace.cli.options import load_model
-    from outpace.core.sampling_params import SamplingParams
-    from outpace.models.names import usual_draft
-    from outpace.recipes import split_outside
-
     lengths, batches = numbers["lengths"] or [], numbers["batch"] or []
     items = [
         item for source in split_outside(given["prompts"], ",") for item in load_items(source, num_prompts)
     ]
-    model = load_model(target, **how)
+    model = load(target, **how)
     opener, names = ModelOpener(model), drafts or [name for name in [usual_draft(target)] if name]
     candidates: list[Candidate] = []
     for name in names:
@@ -190,11 +150,8 @@ def _measure(
 
 
 def _print(design: Design) -> None:
-    from outpace.bench.report.draft_design import COLUMNS, cells, note
-
     title = f"draft models for {design.settings['target']}"
-    print_table(COLUMNS, [cells(row) for row in design.rows], title)
-    typer.echo(f"{note(design)}\n")
+    print_tables([Table(title, COLUMNS, tuple(map(cells, design.rows)), note(design))])
     for size, speed in design.plain.items():
         row = design.best(size)
         if row is None or row.best is None:
@@ -211,3 +168,7 @@ def _print(design: Design) -> None:
             f"{1000 * check.predicted:.2f} ms per step, measured {1000 * check.measured:.2f} ms "
             f"({check.error:+.0%})"
         )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from outpace.analysis.branch_search import MIN_GAIN, Outcome, Setting, greedy_search
-from outpace.analysis.majority_vote import Tally
+from outpace.api.branch_search import MIN_GAIN, Outcome, Setting, greedy_search
+from outpace.api.majority_vote import Tally
 
 MEMORY, TOKEN, DRAFT = 20e-3, 1e-3, 1e-3  # seconds: to read the weights, of one token, of a draft token
 ACCEPTANCE, RIGHT, PROBLEMS = 0.7, 0.55, 400

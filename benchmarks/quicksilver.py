@@ -1,13 +1,17 @@
-"""Perplexity of a target on texts, and thresholds of QuickSilver that keep it within a budget."""
+"""Thresholds of QuickSilver that keep perplexity within a budget: `python -m benchmarks.quicksilver FILE`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 
+from outpace.api.model import load
 from outpace.core.contracts import Prompt, Target, Want
 from outpace.models.slim.make import num_layers, with_savings
 from outpace.models.slim.partial_target import PartialTarget
@@ -79,3 +83,24 @@ def calibrated(
         else:
             high = middle
     return best
+
+
+def main(
+    files: Annotated[list[Path], typer.Argument(help="Texts that the thresholds are chosen on.")],
+    target: Annotated[str, typer.Option(help="Target: zoo:NAME or a folder.")] = "zoo:target",
+    budget: Annotated[float, typer.Option(help="Most additional perplexity.")] = 0.2,
+) -> None:
+    """Print the largest thresholds within the budget, as options of quicksilver."""
+    model = load(target)
+    texts = [model.tokenizer(file.read_text(encoding="utf-8"))["input_ids"] for file in files]
+    texts = [text[: model.max_length] for text in texts]
+    found = calibrated(model.target, texts, budget)
+    savings = found.savings
+    typer.echo(f"--drift {savings.drift:.3g} --entropy {savings.entropy:.3g} --fusion {savings.fusion:.3g}")
+    typer.echo(
+        f"perplexity {found.plain:.2f}, with them {found.perplexity:.2f}; {found.share:.1%} of the work"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,4 +1,4 @@
-"""Time of the verification rules at a large vocabulary: `python -m benchmarks.verification_rules`.
+"""Time of the verification rules at a large vocabulary.
 
 Draft trees are sampled from random distributions, so no model is needed. The time of a rule excludes warping
 of the target's logits, which is reported separately. "Reading" is one sum over the rows of p and q at the
@@ -7,18 +7,18 @@ tree's inner nodes, for comparison.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Annotated
 
 import torch
+import typer
 from torch import Tensor
 
-from outpace.bench.measure.provenance import provenance, threads
+from outpace.bench.measure import provenance
 from outpace.bench.report.json_file import write_json
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
@@ -147,32 +147,21 @@ def to_table(found: Sequence[RuleCost]) -> Table:
     return Table("Verification at a large vocabulary", columns, tuple(rows))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.verification_rules", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--vocab", type=int, default=128_000)
-    parser.add_argument(
-        "--closeness", type=float, default=0.5, help="of p to q: 1 makes them equal, 0 unrelated"
-    )
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args(arguments)
-    with threads(given.threads), torch.inference_mode():
-        found = [measure(*case, vocab=given.vocab, closeness=given.closeness) for case in cases()]
+def times(
+    vocab: Annotated[int, typer.Option(help="Tokens of the vocabulary.")] = 128_000,
+    closeness: Annotated[float, typer.Option(help="Of p to q: 1 makes them equal, 0 unrelated.")] = 0.5,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File to write.")] = None,
+) -> None:
+    """Time each verification rule on random drafts over a large vocabulary."""
+    with provenance.threads(threads), torch.inference_mode():
+        found = [measure(*case, vocab=vocab, closeness=closeness) for case in cases()]
         print_tables([to_table(found)])
-        if given.json:
+        if json:
             data = {
                 "schema": "outpace-rules/1",
-                "provenance": provenance(),
-                "settings": {
-                    name: value if value is None else str(value) for name, value in vars(given).items()
-                },
+                "provenance": provenance.provenance(),
+                "settings": {"vocab": vocab, "closeness": closeness},
                 "milliseconds": [{**asdict(each), "over_reading": each.verify / each.read} for each in found],
             }
-            write_json(given.json, data)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            write_json(json, data)

@@ -13,13 +13,13 @@ from functools import partial
 
 from torch import Tensor
 
-from outpace.analysis.expected_kept import (
+from benchmarks.verification_rules.expected_kept import (
     ExpectedAcceptance,
     expected_acceptance,
     expected_acceptance_of_matching,
 )
-from outpace.analysis.rule_orderings import margins
-from outpace.analysis.tree_bounds import LengthBounds, length_bounds
+from benchmarks.verification_rules.orderings import margins
+from benchmarks.verification_rules.tree_bounds import LengthBounds, length_bounds
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
 from outpace.core.context import Context

@@ -1,7 +1,6 @@
-"""Charts of results, drawn by matplotlib (extra `report`): horizontal bars with 95 % intervals.
+"""Charts of results, drawn by matplotlib: horizontal bars with 95 % intervals.
 
-Text and axes are grey, which is legible on light and dark pages; inline SVG replaces the grey by the page's
-text colour.
+Text and axes are grey, which is legible on light and dark pages.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#3a7d44", "#2f6690", "#c8553d", "#8a94a3", "#e1a730", "#6d597a")
-OURS, EAGER_OURS, PEER = "#3a7d44", "#9cc3a3", "#c3c9d1"
+REFERENCE = "#c8553d"  # colour of the line at a reference value
+OURS, PEER = "#3a7d44", "#c3c9d1"
 TEXT = (
     "#7a828c"  # contrast ratio of at least 3.9 to white and to the dark pages of GitHub and the documentation
 )
@@ -44,15 +42,13 @@ STYLE = {
 
 @dataclass(frozen=True)
 class Bar:
-    """A labelled value with its interval; `limit`, if given, is marked by a dashed line."""
+    """A labelled value with its interval."""
 
     label: str
     value: float
     low: float
     high: float
     colour: str = OURS
-    limit: float | None = None
-    note: str = ""  # text after the bar; empty: the value with two decimals
 
 
 @dataclass(frozen=True)
@@ -85,30 +81,18 @@ def _draw(axes: Axes, panel: Panel, reference: float | None) -> None:
     for position, bar in zip(positions, panel.bars, strict=True):
         axes.barh(position, bar.value, height=0.72, color=bar.colour)
         axes.plot([bar.low, bar.high], [position, position], color=TEXT, linewidth=1.6, solid_capstyle="butt")
-        note = bar.note or (f"{bar.value:.2f}" if bar.value < SHORT else f"{bar.value:.0f}")
+        note = f"{bar.value:.2f}" if bar.value < SHORT else f"{bar.value:.0f}"
         axes.annotate(
             note, (max(bar.high, bar.value), position), xytext=(4, 0), textcoords="offset points", va="center"
         )
-        if bar.limit is not None:
-            axes.plot([bar.limit] * 2, [position - 0.42, position + 0.42], color=COLOURS[2], linestyle="--")
     if reference is not None:
-        axes.axvline(reference, color=COLOURS[2], linestyle=":", linewidth=1.2)
+        axes.axvline(reference, color=REFERENCE, linestyle=":", linewidth=1.2)
     axes.set_yticks(list(positions), [bar.label for bar in panel.bars])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.invert_yaxis()
-    widest = max((max(bar.high, bar.value, bar.limit or 0) for bar in panel.bars), default=1.0)
+    widest = max((max(bar.high, bar.value) for bar in panel.bars), default=1.0)
     axes.set_xlim(0, max(axes.get_xlim()[1], 1.18 * widest))
-
-
-def svg(figure: Figure, *, name: str = "outpace") -> str:
-    """The figure as an SVG element: reproducible text, element ids derived from `name`, text colour
-    `currentColor`."""
-    out = StringIO()
-    with style({"svg.hashsalt": name}):
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    text = rounded(out.getvalue())
-    return text[text.index("<svg") :].replace(TEXT, "currentColor")
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -139,29 +123,3 @@ def style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
     settings: dict[Any, Any] = {**STYLE, **(more or {})}
     with rc_context(settings):
         yield
-
-
-def draw_rules(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write a chart of the mean acceptance lengths of verification rules with intervals and upper bounds, one
-    panel per way of drafting."""
-    kinds = list(dict.fromkeys(row["drafting"] for row in rows))
-    panels = [
-        Panel(
-            f"draft: {kind}",
-            [
-                Bar(
-                    row["rule"],
-                    row["length"].mean,
-                    row["length"].low,
-                    row["length"].high,
-                    COLOURS[index % len(COLOURS)],
-                    row["bound"],
-                    f"{row['length'].mean:.3f}",
-                )
-                for row in rows
-                if row["drafting"] == kind
-            ],
-        )
-        for index, kind in enumerate(kinds)
-    ]
-    save(bar_chart(panels, "mean acceptance length, bonus token included (dashed: upper bound)"), path)

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from outpace.analysis.majority_vote import NUMBER, Tally, answer_in, answer_pattern
+from outpace.api.majority_vote import NUMBER, Tally, answer_in, answer_pattern
 
 ANSWERS = ("a", "b", "c", None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outpace.analysis.draft_design import (
+from benchmarks.draft_design.prediction import (
     Choice,
     Needed,
     StepTime,

@@ -1,4 +1,4 @@
-"""The measurements of `outpace draft-design`, and the predictions that follow from them."""
+"""The measurements, and the predictions that follow from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from outpace.analysis.draft_design import (
+from benchmarks.draft_design import measurements as m
+from benchmarks.draft_design.measurements import Candidate, Decoded
+from benchmarks.draft_design.prediction import (
     Choice,
     Needed,
     StepTime,
@@ -16,8 +18,6 @@ from outpace.analysis.draft_design import (
     expected_tokens,
     relative_error,
 )
-from outpace.bench.measure import draft_design as m
-from outpace.bench.measure.draft_design import Candidate, Decoded
 from outpace.console import progress
 from outpace.core.contracts import Target
 from outpace.core.sampling_params import SamplingParams

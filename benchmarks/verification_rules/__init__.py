@@ -1,0 +1,1 @@
+"""The exact verification rules compared: what they accept, and how long they take."""
