@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from outpace.bench.measure.bootstrap import Interval, mean_interval, median_interval
+from benchmarks.means import mean_interval
+from outpace.bench.measure.bootstrap import Interval, median_interval
 from outpace.bench.measure.forward_cost import IN_A_ROW, CostCurve, measure_forwards
 from outpace.core.contracts import Scores, TokenTree
 from outpace.models.table import TableTarget

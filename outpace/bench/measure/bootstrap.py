@@ -1,4 +1,4 @@
-"""Medians and means with 95 % bootstrap intervals over prompts: scipy's percentile bootstrap, seeded."""
+"""Medians with 95 % bootstrap intervals over prompts: scipy's percentile bootstrap, seeded."""
 
 from __future__ import annotations
 
@@ -33,43 +33,18 @@ class Interval:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Mean:
-    """A mean over prompts with its 95 % bootstrap interval; low and high are NaN with fewer than MIN_GROUPS
-    prompts."""
-
-    mean: float
-    low: float
-    high: float
-
-    def to_json(self) -> dict[str, float]:
-        return asdict(self)
-
-
 def median_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Interval:
     """The median over prompts (one group each) of the prompt's median over its rounds. Whole prompts are
     resampled, because the rounds of one prompt are not independent samples."""
     medians = np.array([np.median(group) for group in groups if len(group)])
     if not len(medians):
         return Interval(float("nan"), float("nan"), float("nan"))
-    return Interval(float(np.median(medians)), *_limits((medians,), np.median, seed))
+    return Interval(float(np.median(medians)), *limits((medians,), np.median, seed))
 
 
-def mean_interval(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Mean:
-    """The mean of all values; whole groups (prompts) are resampled. For a paired comparison, pass the pairs'
-    differences."""
-    kept = [group for group in groups if len(group)]
-    if not kept:
-        return Mean(float("nan"), float("nan"), float("nan"))
-    sums, sizes = np.array([sum(group) for group in kept], float), np.array([len(group) for group in kept])
-    return Mean(float(sums.sum() / sizes.sum()), *_limits((sums, sizes), _pooled_mean, seed))
-
-
-def _pooled_mean(sums: NDArray[Any], sizes: NDArray[Any], axis: int = -1) -> NDArray[Any]:
-    return sums.sum(axis=axis) / sizes.sum(axis=axis)
-
-
-def _limits(samples: tuple[NDArray[Any], ...], statistic: Any, seed: int) -> tuple[float, float]:
+def limits(samples: tuple[NDArray[Any], ...], statistic: Any, seed: int) -> tuple[float, float]:
+    """The ends of the interval of a statistic over paired samples, one value of each for a group; NaN with
+    fewer than MIN_GROUPS groups."""
     if len(samples[0]) < MIN_GROUPS:
         return float("nan"), float("nan")
     interval = stats.bootstrap(
