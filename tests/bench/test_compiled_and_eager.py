@@ -19,9 +19,8 @@ from outpace.bench.measure.measurement import Measurement
 from outpace.bench.measure.metrics import Counts, StepCost, StepRecord
 from outpace.bench.measure.recommend import MethodChoice
 from outpace.bench.measure.run import EncodedPrompt, Run, Trial
-from outpace.bench.report.html import bars
+from outpace.bench.report.html import EAGER_OURS, bars
 from outpace.bench.report.model_tables import preparation
-from outpace.bench.report.plot import EAGER_OURS
 from outpace.bench.report.report import to_json, to_markdown
 from outpace.bench.report.summary import ALL, VARIED, ResultRow
 from outpace.core.sampling_params import SamplingParams

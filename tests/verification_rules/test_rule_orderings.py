@@ -1,4 +1,4 @@
-"""Which verification rule accepts more at one node: the formulas of analysis/rule_orderings give the same
+"""Which verification rule accepts more at one node: the formulas in orderings.py give the same
 acceptance probabilities as enumeration, and the inequalities between rules hold for random p and q."""
 
 from __future__ import annotations
