@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, Protocol
 
-from outpace.controllers.arm_choice import draw_arms
+import torch
+
 from outpace.core.context import Context
 from outpace.core.contracts import Plan, Step, Want
+from outpace.core.noise import Key
 
 Reward = Literal["tokens", "speed"]
+ARM = "arm"  # use of the noise keys: the choice is independent of the tokens that are drawn in the step
 
 
 class Policy(Protocol):
@@ -124,3 +127,17 @@ def arms_of(num_drafters: int, lengths: Sequence[int]) -> list[Arm]:
         raise ValueError(f"lengths are {', '.join(map(str, lengths))}; use 0 for no draft, or more")
     limits = list(dict.fromkeys(lengths)) or [None]
     return [Arm(drafter, limit) for drafter in range(num_drafters) for limit in limits]
+
+
+def draw_arms(ctx: Context, rows: Sequence[int], probs: Sequence[Sequence[float]]) -> list[int]:
+    """One arm for each of these rows of the batch, drawn with the probabilities `probs`, (M, number of arms).
+    A row in which one arm has probability 1 uses no random number."""
+    arms = [max(range(len(each)), key=each.__getitem__) for each in probs]
+    open_rows = [at for at, arm in enumerate(arms) if probs[at][arm] < 1]
+    if open_rows:
+        zeros = [0] * len(open_rows)
+        distributions = torch.tensor([list(probs[at]) for at in open_rows], dtype=torch.float64)
+        key = Key([rows[at] for at in open_rows], zeros, zeros, ARM)
+        for at, arm in zip(open_rows, ctx.noise.choose(distributions, key).tolist(), strict=True):
+            arms[at] = arm
+    return arms

@@ -268,7 +268,7 @@ def _skip_sets(fixtures: Fixtures) -> store.Index:
     """Two domains with a set each, which is not searched for."""
     import torch
 
-    from outpace.core.skip_set import SkipSet
+    from outpace.models.skip_set import SkipSet
     from outpace.models.slim.make import num_layers
     from outpace.recipes.self_speculation.knn_ssd.recipe import alternate_layers, prompt_states
     from outpace.recipes.self_speculation.knn_ssd.skip_set_anchors import SkipSetAnchors

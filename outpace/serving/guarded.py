@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contract_checks import check_draft
 from outpace.core.contracts import Draft, Drafter, Plan, Step
 from outpace.core.tree import TokenTree
+from outpace.drafters.compose.combined import Combined
 from outpace.drafters.compose.rows import context_of_rows, joined_rows, plan_of_rows
 
 
-class GuardedDrafter:
+class GuardedDrafter(Combined):
     """Implementation of core.contracts.Drafter: another drafter, and no drafts for requests for which that
     raises an exception or drafts what breaks its contract, from that step until they end. Nor are there in a
     slot whose release raises one, until a release of it succeeds, which sessions call again before the next
@@ -30,11 +30,8 @@ class GuardedDrafter:
     ) -> None:
         """`on_error` is called with the slot and the exception; with None instead of the slot if the drafter
         failed to learn from a step."""
+        super().__init__(drafter)
         self._drafter, self._vocab, self._on_error = drafter, vocab, on_error
-        self.want = drafter.want
-        self.claims: tuple[type[Claim], ...] = drafter.claims
-        self.learns_across_rows = drafter.learns_across_rows
-        self.drafts_across_rows = drafter.drafts_across_rows
         self._failed: set[int] = set()  # slots of requests without drafts
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -71,13 +68,13 @@ class GuardedDrafter:
 
     def observe(self, step: Step) -> None:
         try:
-            self._drafter.observe(step)
+            super().observe(step)
         except Exception as error:
             self._on_error(None, error)
 
     def release(self, slots: Sequence[int]) -> None:
         try:
-            self._drafter.release(slots)
+            super().release(slots)
         except Exception as error:
             if len(slots) > 1:
                 for slot in slots:  # one at a time, to find those that fail

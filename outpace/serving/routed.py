@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Parts, Plan, Step, Want
+from outpace.drafters.compose.combined import Combined
 from outpace.drafters.compose.rows import draft_of_rows, joined_drafts, step_of_rows
 
 
@@ -21,23 +21,19 @@ def routed(methods: Mapping[str, Parts]) -> tuple[Parts, RoutedDrafter]:
     return replace(first, drafter=drafter, controller=_NoController(), prompt_part=limit), drafter
 
 
-class RoutedDrafter:
+class RoutedDrafter(Combined):
     """Implementation of core.contracts.Drafter with the drafter and the controller of one method per
     request."""
 
     def __init__(self, methods: Mapping[str, Parts]) -> None:
         """`methods`: by name; a request uses the first unless another is chosen."""
+        super().__init__(*[parts.drafter for parts in methods.values()])
         self._methods = dict(methods)
         self._first = next(iter(self._methods))
         self._chosen: dict[int, str] = {}  # slot -> method
         self._max_depth: dict[int, int] = {}  # slot -> largest draft depth
-        drafters = [parts.drafter for parts in methods.values()]
-        self.want = Want()
         for parts in methods.values():
             self.want |= parts.want
-        self.claims: tuple[type[Claim], ...] = tuple({claim for each in drafters for claim in each.claims})
-        self.learns_across_rows = any(each.learns_across_rows for each in drafters)
-        self.drafts_across_rows = any(each.drafts_across_rows for each in drafters)
 
     def choose(self, slot: int, method: str | None = None, max_depth: int | None = None) -> None:
         """Choose the method and the largest draft depth of the request in this slot, before its first step;

@@ -13,11 +13,11 @@ from torch import Tensor
 from outpace.controllers.confidence import Confidence
 from outpace.core.contracts import Parts, Target
 from outpace.core.sampling_params import SamplingParams
-from outpace.core.skip_set import SkipSet
+from outpace.drafters.compose.planned_rows import SelfDraft
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.self_draft import SelfDraft
 from outpace.engine.engine import Engine
 from outpace.indexes.compiled_loops import Tokens
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import cost_without, num_layers, switching
 from outpace.recipes.self_speculation.knn_ssd.recipe import alternate_layers, prompt_states
 from outpace.recipes.self_speculation.knn_ssd.skip_set_anchors import SkipSetAnchors

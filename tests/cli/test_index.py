@@ -8,12 +8,12 @@ import pytest
 
 from outpace.api.prompts import encode
 from outpace.cli.commands.index import binary_size, special_tokens
-from outpace.core.skip_set import SkipSet
 from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.indexes.token_counts import TokenCounts
 from outpace.models.checkpoint import load_tokenizer
+from outpace.models.skip_set import SkipSet
 from outpace.recipes.self_speculation.knn_ssd.skip_set_anchors import SkipSetAnchors
 from outpace.recipes.training_free.aded.trigram_table import TrigramTable
 from outpace.recipes.training_free.dresd.hidden_states import HiddenStateIndex

@@ -16,7 +16,7 @@ from outpace.core.clock import clock_of, host_clock
 from outpace.core.contracts import Noise, Parts, Scores, TargetProbs, TokenTree, Verdict
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
-from outpace.drafters.model import draft_model
+from outpace.drafters.model import draft_reader
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableCache, TableTarget
 from outpace.recipes.base.autoregressive import autoregressive
@@ -84,7 +84,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(clock, "perf_counter", lambda: made.now)
     monkeypatch.setattr(torch.cuda, "Event", lambda *, enable_timing: DeviceEvent(made))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
-    for module in (step_timer, draft_model, target_probs):
+    for module in (step_timer, draft_reader, target_probs):
         monkeypatch.setattr(module, "clock_of", lambda _: clock_of(torch.device("cuda")))
     return made
 

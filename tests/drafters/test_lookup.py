@@ -14,11 +14,10 @@ from outpace.core.context import Context
 from outpace.core.contracts import Parts, Plan, Shape, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
-from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.request_memory import RequestMemory
 from outpace.drafters.lookup.text_lookup import LookupDrafter, chain, within
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree, candidate_tree
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import BOUND, enumerate_distributions, largest_error
 from outpace.proof.models import Models, tables, transformers_models

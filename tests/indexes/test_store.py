@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from outpace.core.skip_set import SkipSet
 from outpace.indexes import store
 from outpace.indexes.automata.static import Pointer, StaticAutomaton
 from outpace.indexes.suffix_array.array import SuffixArray
 from outpace.indexes.token_counts import TokenCounts
+from outpace.models.skip_set import SkipSet
 from outpace.recipes.self_speculation.knn_ssd.skip_set_anchors import SkipSetAnchors
 from outpace.recipes.training_free.aded.trigram_table import TrigramTable
 from outpace.recipes.training_free.dresd.hidden_states import HiddenStateIndex

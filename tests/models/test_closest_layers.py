@@ -11,9 +11,9 @@ from torch.nn.functional import cosine_similarity
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from outpace.core.contracts import Prompt, Want
-from outpace.core.skip_set import SkipSet
 from outpace.core.tree import TokenTree
 from outpace.models.hf.target import HFTarget
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import closest_layers, switching
 from tests.tiers import only
 

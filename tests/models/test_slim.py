@@ -10,10 +10,10 @@ from torch import nn
 from outpace import recipes
 from outpace.core.contracts import Carry, Prompt, ReadsTargetCache, Want
 from outpace.core.sampling_params import SamplingParams
-from outpace.core.skip_set import SkipSet
 from outpace.core.tree import Forest, TokenTree
 from outpace.decode import Session
 from outpace.models.hf.target import HFTarget
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import switching, without
 from outpace.models.slim.slim_target import SlimTarget
 from outpace.recipes.self_speculation.layerskip import layerskip

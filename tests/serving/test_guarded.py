@@ -13,17 +13,17 @@ from torch import Tensor
 from outpace.controllers.fixed import Fixed
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Parts, Plan, SamplingParams
-from outpace.core.skip_set import SkipSet
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
+from outpace.drafters.compose.planned_rows import SelfDraft
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Growth, Read, grow
-from outpace.drafters.model.self_draft import SelfDraft
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle3.head import untrained_eagle3
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.kangaroo.head import untrained_kangaroo
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import without
 from outpace.proof.models import tables, transformers_models
 from outpace.recipes import get

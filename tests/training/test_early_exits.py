@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from outpace.core.skip_set import SkipSet
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.hf.target import HFTarget
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.exit_head import ExitHead
 from outpace.models.slim.make import drafting_layers, without
 from outpace.proof.models import transformers_models

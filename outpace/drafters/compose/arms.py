@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from outpace.core.claim import Claim
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Parts, Plan, Step, Want
+from outpace.core.contracts import Draft, Parts, Plan, Step
 from outpace.core.tree import TokenTree
+from outpace.drafters.compose.combined import Combined
 from outpace.drafters.compose.rows import draft_of_rows, joined_drafts, step_of_rows
 
 
-class ArmsDrafter:
+class ArmsDrafter(Combined):
     """Implementation of core.contracts.Drafter made of several methods, the arms: `Plan.drafter` is the
     number of the arm that drafts a row, and the plan's depth the most that it may draft. Rows of depth 0 are
     not drafted by any.
@@ -28,17 +28,12 @@ class ArmsDrafter:
 
     def __init__(self, arms: Sequence[Parts]) -> None:
         """`arms`: methods for one target. Their verifiers are not used."""
+        super().__init__(*[arm.drafter for arm in arms])
         self._arms = tuple(arms)
         self._planned: dict[int, int] = {}  # slot -> the arm that drafts it in this step
-        drafters = [arm.drafter for arm in arms]
-        self.want = Want()
         for arm in arms:
-            self.want |= arm.drafter.want | arm.controller.want
-        self.claims: tuple[type[Claim], ...] = tuple({claim for each in drafters for claim in each.claims})
-        self.learns_across_rows = any(
-            arm.drafter.learns_across_rows or arm.controller.plans_across_rows for arm in arms
-        )
-        self.drafts_across_rows = any(each.drafts_across_rows for each in drafters)
+            self.want |= arm.controller.want
+            self.learns_across_rows |= arm.controller.plans_across_rows
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         assert plan.drafter is not None
@@ -57,8 +52,7 @@ class ArmsDrafter:
         return joined_drafts(drafts, rows)
 
     def observe(self, step: Step) -> None:
-        for arm in self._arms:
-            arm.drafter.observe(step)
+        super().observe(step)
         groups: dict[int, list[int]] = {}
         for row, slot in enumerate(step.ctx.slots):
             if slot in self._planned:
@@ -71,8 +65,8 @@ class ArmsDrafter:
             self._arms[arm].controller.observe(own)
 
     def release(self, slots: Sequence[int]) -> None:
+        super().release(slots)
         for arm in self._arms:
-            arm.drafter.release(slots)
             arm.controller.release(slots)
         for slot in slots:
             self._planned.pop(slot, None)

@@ -15,9 +15,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from outpace.core.claim import Claim, Drawn
-from outpace.core.contracts import Context, Draft, Drafter, Plan, Step, Target
+from outpace.core.claim import Drawn
+from outpace.core.contracts import Context, Draft, Drafter, Plan, Target
 from outpace.core.tree import Forest, Shape, TokenTree
+from outpace.drafters.compose.combined import Combined
 from outpace.drafters.lookup.sources import TextSources
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.dynamic_tree import EAGLE2_DEPTH, eagle2_tree
@@ -139,16 +140,14 @@ def _fixed_shape(ctx: Context, plan: Plan, read: Read, *, shape: Shape, sampled:
     return grow(ctx, replace(plan, shape=shape), read, sampled=sampled, record_probs=True)
 
 
-class FusedDrafter:
+class FusedDrafter(Combined):
     """Implementation of core.contracts.Drafter: a draft model's or head's trees, to which `fuse` adds tokens
     retrieved from `sources`."""
 
     def __init__(self, trees: DraftedTrees, sources: TextSources, fuse: Fuse) -> None:
         self._growth, self._sources, self._fuse = trees.growth, sources, fuse
         self._drafter = trees.drafter(self._grow)
-        self.want = self._drafter.want
-        self.claims: tuple[type[Claim], ...] = self._drafter.claims
-        self.learns_across_rows, self.drafts_across_rows = sources.learns_across_rows, False
+        super().__init__(self._drafter, lookups=[sources])
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         self._sources.update(ctx)
@@ -165,11 +164,3 @@ class FusedDrafter:
 
         tree = self._growth(ctx, plan, read_and_record)
         return self._fuse(ctx, plan, tree, root_logits[0]) if root_logits else tree
-
-    def observe(self, step: Step) -> None:
-        self._sources.observe(step)
-        self._drafter.observe(step)
-
-    def release(self, slots: Sequence[int]) -> None:
-        self._sources.release(slots)
-        self._drafter.release(slots)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from outpace.core.claim import Claim
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Drafter, Found, Plan, Step
+from outpace.core.contracts import Draft, Drafter, Found, Plan
 from outpace.core.tree import TokenTree
-from outpace.drafters.lookup.candidate_tree import candidate_tree
+from outpace.drafters.compose.combined import Combined
 from outpace.drafters.lookup.text_lookup import TextLookup, first_found, within
-from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree, candidate_tree
 
 
-class LookupOrDraft:
+class LookupOrDraft(Combined):
     """Implementation of core.contracts.Drafter: in each row a part of the chain that `lookup` finds, or a
     chain of `drafter`, as the plan's `choice` says. Which of them follows from committed tokens, earlier
     steps and measured times, before a token is drawn, so that the q recorded by `drafter` is the distribution
     of its tokens."""
 
     def __init__(self, lookup: TextLookup, drafter: Drafter) -> None:
+        super().__init__(drafter, lookups=[lookup])
         self._lookup, self._drafter = lookup, drafter
-        self.want = drafter.want
-        self.claims: tuple[type[Claim], ...] = drafter.claims
-        self.learns_across_rows = lookup.learns_across_rows or drafter.learns_across_rows
-        self.drafts_across_rows = drafter.drafts_across_rows
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         assert plan.choice is not None
@@ -48,11 +43,3 @@ class LookupOrDraft:
         if not any(drafts.depth):
             return Draft(candidate_tree(ctx.roots, kept))
         return first_found(ctx, kept, self._drafter, drafts)
-
-    def observe(self, step: Step) -> None:
-        self._lookup.observe(step)
-        self._drafter.observe(step)
-
-    def release(self, slots: Sequence[int]) -> None:
-        self._lookup.release(slots)
-        self._drafter.release(slots)

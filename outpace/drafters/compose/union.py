@@ -13,27 +13,21 @@ from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Drafter, Plan, Step, Want
+from outpace.core.contracts import Draft, Drafter, Plan
 from outpace.core.noise import Key, Noise
 from outpace.core.tree import Forest, TokenTree
+from outpace.drafters.compose.combined import Combined
 
 
-class UnionDrafter:
+class UnionDrafter(Combined):
     """Implementation of core.contracts.Drafter that gives each of `drafters` the same plan and merges their
     trees."""
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         if not drafters:
             raise ValueError("give at least one drafter")
+        super().__init__(*drafters)
         self._drafters = tuple(drafters)
-        self.want = Want()
-        for drafter in drafters:
-            self.want |= drafter.want
-        self.claims: tuple[type[Claim], ...] = tuple(
-            {claim for drafter in drafters for claim in drafter.claims}
-        )
-        self.learns_across_rows = any(drafter.learns_across_rows for drafter in drafters)
-        self.drafts_across_rows = any(drafter.drafts_across_rows for drafter in drafters)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         drafts = [self._drafters[0].propose(ctx, plan)]
@@ -42,14 +36,6 @@ class UnionDrafter:
             drafts.append(drafter.propose(replaced(ctx, noise=independent_noise(ctx.noise, index)), plan))
             tree = merged_trees(tree, drafts[-1].tree)
         return Draft(tree, sum(draft.forwards for draft in drafts), sum(draft.seconds for draft in drafts))
-
-    def observe(self, step: Step) -> None:
-        for drafter in self._drafters:
-            drafter.observe(step)
-
-    def release(self, slots: Sequence[int]) -> None:
-        for drafter in self._drafters:
-            drafter.release(slots)
 
 
 def merged_trees(one: TokenTree, other: TokenTree) -> TokenTree:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from outpace.core.claim import Claim
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Drafter, Parts, Plan, Step, StepReference
+from outpace.core.contracts import Draft, Drafter, Parts, Plan, StepReference
+from outpace.drafters.compose.combined import Combined
 from outpace.drafters.lookup.text_lookup import chain, first_found
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
 
@@ -29,7 +29,7 @@ def check_predictable(parts: Parts) -> None:
         )
 
 
-class PredictionDrafter:
+class PredictionDrafter(Combined):
     """Implementation of core.contracts.Drafter: drafts the tokens of a predicted output in rows whose
     generated text agrees with it; in the other rows the drafter `otherwise` drafts.
 
@@ -39,12 +39,9 @@ class PredictionDrafter:
     """
 
     def __init__(self, otherwise: Drafter) -> None:
+        super().__init__(otherwise)
         self._otherwise = otherwise
         self._cursors: dict[int, PredictionCursor] = {}  # of slots with a prediction
-        self.want = otherwise.want
-        self.claims: tuple[type[Claim], ...] = otherwise.claims
-        self.learns_across_rows = otherwise.learns_across_rows
-        self.drafts_across_rows = otherwise.drafts_across_rows
         self.drafted: dict[int, list[int]] = {}  # slot -> predicted tokens in the last draft
 
     def predict(self, slot: int, tokens: Sequence[int]) -> None:
@@ -65,11 +62,8 @@ class PredictionDrafter:
         self.drafted = {slot: branches.tokens for slot, branches in zip(ctx.slots, found, strict=True)}
         return first_found(ctx, found, self._otherwise, plan)
 
-    def observe(self, step: Step) -> None:
-        self._otherwise.observe(step)
-
     def release(self, slots: Sequence[int]) -> None:
-        self._otherwise.release(slots)
+        super().release(slots)
         for slot in slots:
             self._cursors.pop(slot, None)
 

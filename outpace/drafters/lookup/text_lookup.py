@@ -9,29 +9,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from outpace.core.claim import Claim
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Drafter, Plan, Shape, Step, Want
+from outpace.core.contracts import Draft, Drafter, Plan, Shape
+from outpace.drafters.compose.combined import Combined, Learner
 from outpace.drafters.compose.union import merged_trees
-from outpace.drafters.lookup.candidate_tree import candidate_tree
-from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree, candidate_tree
 
 
-class TextLookup(Protocol):
+class TextLookup(Learner, Protocol):
     """An index that proposes continuations of each row's text."""
-
-    learns_across_rows: bool  # as in core.contracts.Drafter
 
     def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
         """Per row a tree of likely continuations within the plan's depth; NO_CANDIDATES for rows without a
         match."""
         ...
 
-    def observe(self, step: Step) -> None: ...
-    def release(self, slots: Sequence[int]) -> None: ...
 
-
-class LookupDrafter:
+class LookupDrafter(Combined):
     """A drafter (core.contracts.Drafter) that drafts the candidates found by `lookup`; in rows where it
     finds none, the drafter `fallback` drafts a chain of depth `otherwise` or a tree of that shape.
 
@@ -42,15 +36,10 @@ class LookupDrafter:
     def __init__(
         self, lookup: TextLookup, fallback: Drafter | None = None, otherwise: int | Shape = 0
     ) -> None:  # `otherwise`: depth of a chain, or shape of a tree
+        super().__init__(*[fallback] if fallback else [], lookups=[lookup])
         self._lookup, self._fallback = lookup, fallback
         self._shape = otherwise if isinstance(otherwise, Shape) else None
         self._depth = otherwise.depth if isinstance(otherwise, Shape) else otherwise
-        self.want = fallback.want if fallback else Want()
-        self.claims: tuple[type[Claim], ...] = fallback.claims if fallback else ()
-        self.learns_across_rows = lookup.learns_across_rows or (
-            fallback is not None and fallback.learns_across_rows
-        )
-        self.drafts_across_rows = fallback is not None and fallback.drafts_across_rows
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         found = self._lookup.look_up(ctx, plan)
@@ -58,16 +47,6 @@ class LookupDrafter:
             return Draft(candidate_tree(ctx.roots, found))
         depth = tuple(min(self._depth, limit) for limit in plan.depth)
         return first_found(ctx, found, self._fallback, replace(plan, depth=depth, shape=self._shape))
-
-    def observe(self, step: Step) -> None:
-        self._lookup.observe(step)
-        if self._fallback is not None:
-            self._fallback.observe(step)
-
-    def release(self, slots: Sequence[int]) -> None:
-        self._lookup.release(slots)
-        if self._fallback is not None:
-            self._fallback.release(slots)
 
 
 def first_found(ctx: Context, found: Sequence[CandidateTree], fallback: Drafter, plan: Plan) -> Draft:

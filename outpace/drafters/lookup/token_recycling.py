@@ -13,9 +13,8 @@ from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Plan, Step, Want
 from outpace.core.tree import Shape
-from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.rank_template import cut
-from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree, parents_and_ranks
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree, candidate_tree, parents_and_ranks
 from outpace.indexes.compiled_loops import Tokens, as_tokens, compiled_loop
 from outpace.sampling.topk import top
 

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.contracts import Context, Draft, Drafter, Plan, Step, Want
-from outpace.core.skip_set import SkipSet
 from outpace.core.tree import TokenTree
 from outpace.drafters.compose.rows import context_of_rows, joined_drafts, plan_of_rows
+from outpace.models.skip_set import SkipSet
 
 MAX_DRAFTERS = 16  # of skip sets that were used last
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from outpace.core.contracts import Cache
-from outpace.core.skip_set import SkipSet
 from outpace.models.cache_argument import CACHE_ARGUMENT, cache_argument
 from outpace.models.eager.attention import EAGER, FUSED
 from outpace.models.eager.cache_view import OWN_CACHE, EagerView
@@ -31,6 +30,7 @@ from outpace.models.forward.kv_cache import EagerCache, Planes, SlotCache
 from outpace.models.forward.outputs import ForwardOutputs
 from outpace.models.forward.request import ForwardRequest
 from outpace.models.forward.row_inputs import RowInputs
+from outpace.models.skip_set import SkipSet
 
 # `logits_to_keep` for the logits of all tokens. 0 means the same to transformers, but given a number Gemma 4
 # slices the attention masks before its layers that share keys and values, and the masks that outpace passes

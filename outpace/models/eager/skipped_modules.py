@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from outpace.core.skip_set import SkipSet
 from outpace.models.eager.captures import OutputCapture
+from outpace.models.skip_set import SkipSet
 
 if TYPE_CHECKING:
     from outpace.models.eager.forward import Forward

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from outpace.core.contracts import Cache
-from outpace.core.skip_set import SkipSet
 from outpace.models.eager.forward import Forward
 from outpace.models.eager.skipped_modules import check_attention
 from outpace.models.forward.kv_cache import EagerCache
 from outpace.models.forward.request import ForwardRequest
 from outpace.models.hf.target import HFTarget
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.reread_inputs import RereadInputs
 from outpace.models.slim.slim_table import SlimTable
 from outpace.models.table import TableCache, TableTarget

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from outpace.core.skip_set import SkipSet
 from outpace.models.eager.attention import EAGER
 from outpace.models.eager.captures import OutputCapture
 from outpace.models.eager.private_copy import private_copy
 from outpace.models.eager.skipped_modules import skip
 from outpace.models.hf.logits_head import logits_head
+from outpace.models.skip_set import SkipSet
 
 
 class ExitHead:

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from outpace.core.contracts import Target, Want
-from outpace.core.skip_set import SkipSet
 from outpace.models.eager.forward import Forward, ForwardAfter
 from outpace.models.eager.skipped_modules import check_attention, skip
 from outpace.models.forward.kv_cache import SlotCache
 from outpace.models.hf.target import HFTarget
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import exit_logits
 from outpace.models.slim.slim_table import SlimTable
 from outpace.models.table import TableTarget

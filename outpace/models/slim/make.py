@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from outpace.core.contracts import Cache, ReadsTargetCache, Reference, Target
-from outpace.core.skip_set import SkipSet
 from outpace.models.adapter import EXIT_LAYER
 from outpace.models.eager.skipped_modules import weights_without
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.models.predictors.exits.predictor import ExitPredictor
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.closest_layers import ClosestLayers, ClosestTables
 from outpace.models.slim.exit_forward import ExitForward, ExitRule
 from outpace.models.slim.exit_head import ExitHead

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from outpace.core.contracts import Cache, Want
-from outpace.core.skip_set import SkipSet
 from outpace.core.tree import TokenTree
+from outpace.models.skip_set import SkipSet
 from outpace.models.table import TableCache, TableTarget
 
 NOISE = 1.5  # standard deviation of the change of the logits if all layers were skipped

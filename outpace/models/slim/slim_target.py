@@ -8,13 +8,13 @@ from threading import Lock
 from torch import Tensor
 
 from outpace.core.contracts import Cache, Want
-from outpace.core.skip_set import SkipSet
 from outpace.core.tree import TokenTree
 from outpace.models.eager.forward import Forward
 from outpace.models.eager.skipped_modules import check_attention, check_residual, check_sharing, skip
 from outpace.models.forward.kv_cache import SlotCache
 from outpace.models.hf.compiling import compiled
 from outpace.models.hf.target import HFTarget
+from outpace.models.skip_set import SkipSet
 
 
 class SlimTarget(HFTarget):

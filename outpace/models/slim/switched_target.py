@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from outpace.core.contracts import Cache
-from outpace.core.skip_set import SkipSet
 from outpace.models.eager.forward import Forward
 from outpace.models.eager.skipped_modules import Switch, check_attention, check_residual
 from outpace.models.forward.kv_cache import EagerCache, SlotCache
 from outpace.models.forward.outputs import ForwardOutputs
 from outpace.models.forward.request import ForwardRequest
 from outpace.models.hf.target import HFTarget
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.reread_inputs import RereadInputs
 
 

@@ -12,13 +12,13 @@ from torch import Tensor
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Context, Draft, Parts, Plan, Target
 from outpace.core.noise import Key, Noise
-from outpace.core.skip_set import SkipSet
 from outpace.core.tree import TokenTree
+from outpace.drafters.compose.planned_rows import SelfDraft
 from outpace.drafters.compose.rows import context_of_rows, joined_drafts, plan_of_rows
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import Read
-from outpace.drafters.model.self_draft import SelfDraft
 from outpace.drafters.model.skip_set_drafter import SkipSetDrafter
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import closest_layers, num_layers, switching
 from outpace.models.slim.reread_inputs import RereadInputs
 from outpace.proof.mutants.arms import draft_probability

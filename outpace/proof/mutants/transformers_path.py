@@ -20,11 +20,10 @@ from transformers.masking_utils import causal_mask_function
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import NOTHING, Carry, Parts, Scores, Want
 from outpace.core.sampling_params import SamplingParams
-from outpace.core.skip_set import SkipSet
 from outpace.core.tree import Shape, TokenTree
+from outpace.drafters.compose.planned_rows import SelfDraft
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import grow
-from outpace.drafters.model.self_draft import SelfDraft
 from outpace.models.eager.cache_view import EagerView
 from outpace.models.eager.forward_inputs import ForwardInputs, RowMask
 from outpace.models.forward.kv_cache import SlotCache
@@ -33,6 +32,7 @@ from outpace.models.forward.row_inputs import RowInputs
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.kangaroo.head import untrained_kangaroo
 from outpace.models.hf.target import HFTarget
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import num_layers, without
 from outpace.models.slim.partial_forward import PartialRun
 from outpace.models.slim.reread_inputs import RereadInputs

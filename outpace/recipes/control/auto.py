@@ -25,18 +25,17 @@ bandit over whole methods (`ucb-spec`) needs more steps than most requests have.
 
 from outpace.controllers.source_choice import SourceChoice
 from outpace.core.contracts import Drafter, Parts, Target, recipe
-from outpace.core.skip_set import SkipSet
 from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
-from outpace.drafters.compose.planned_rows import PlannedRows
+from outpace.drafters.compose.planned_rows import PlannedRows, SelfDraft
 from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.head_chain import head_chain, longest_chain, longest_text
-from outpace.drafters.model.self_draft import SelfDraft
 from outpace.drafters.no_draft import NoDraft
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
 from outpace.indexes.store import SuffixAutomatonFile
 from outpace.models.heads.opened_head import ChainHead
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import num_layers, trained_exit, without
 from outpace.verifiers.rejection import Rejection
 

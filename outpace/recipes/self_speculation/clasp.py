@@ -20,10 +20,10 @@ from torch import Tensor
 
 from outpace.controllers.confidence import Confidence
 from outpace.core.contracts import Cache, Drafter, Parts, Step, Target, Want, recipe
-from outpace.core.skip_set import SkipSet
+from outpace.drafters.compose.planned_rows import SelfDraft
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.self_draft import SelfDraft
 from outpace.drafters.model.skip_set_drafter import SkipSetDrafter
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import closest_layers, num_layers, switching
 from outpace.verifiers.rejection import Rejection
 

@@ -11,9 +11,9 @@ was not trained with early exits hardly any draft is accepted.
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.core.skip_set import SkipSet
+from outpace.drafters.compose.planned_rows import SelfDraft
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.self_draft import SelfDraft
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import drafting_layers, num_layers, without
 from outpace.verifiers.rejection import Rejection
 

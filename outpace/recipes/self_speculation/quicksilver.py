@@ -27,8 +27,8 @@ from typing import Literal
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Guarantee, Parts, Target, recipe
+from outpace.drafters.compose.planned_rows import SelfDraft
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.self_draft import SelfDraft
 from outpace.drafters.no_draft import NoDraft
 from outpace.models.slim.make import num_layers, with_savings
 from outpace.models.slim.savings import Savings

@@ -32,9 +32,8 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Parts, Plan, Step, Target, Want, recipe
-from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.text_lookup import chain
-from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree, candidate_tree
 from outpace.verifiers.match import Match
 
 SCANNED = 4  # occurrences examined per occurrence that may be merged

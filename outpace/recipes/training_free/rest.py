@@ -20,9 +20,8 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Parts, Plan, Step, Target, Want, recipe
-from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.past_requests import PastRequests, corpus
-from outpace.indexes.candidates import NO_CANDIDATES
+from outpace.indexes.candidates import NO_CANDIDATES, candidate_tree
 from outpace.indexes.store import SuffixArrayFile
 from outpace.verifiers.match import Match
 

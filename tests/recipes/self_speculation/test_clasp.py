@@ -14,11 +14,11 @@ from outpace.bench.measure.workload import encode, load_items
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
-from outpace.core.skip_set import SkipSet
 from outpace.decode import Session
+from outpace.drafters.compose.planned_rows import SelfDraft
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.self_draft import SelfDraft
 from outpace.models.hf.target import HFTarget
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import without
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error

@@ -17,12 +17,12 @@ from outpace.api.prompts import encode
 from outpace.controllers.confidence import Confidence
 from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
-from outpace.core.skip_set import SkipSet
 from outpace.decode import Session
+from outpace.drafters.compose.planned_rows import SelfDraft
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.self_draft import SelfDraft
 from outpace.indexes import store
 from outpace.models.hf.target import HFTarget
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import cost_without, without
 from outpace.models.table import TableTarget
 from outpace.recipes.base.autoregressive import autoregressive

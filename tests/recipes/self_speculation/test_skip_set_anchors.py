@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outpace.core.skip_set import SkipSet
 from outpace.indexes import store
+from outpace.models.skip_set import SkipSet
 from outpace.recipes.self_speculation.knn_ssd.skip_set_anchors import ANCHORS, SkipSetAnchors
 
 RNG = np.random.default_rng(0)

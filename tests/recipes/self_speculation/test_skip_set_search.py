@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from outpace.core.noise import KeyedNoise
-from outpace.core.skip_set import SkipSet
+from outpace.models.skip_set import SkipSet
 from outpace.recipes.self_speculation.swift import recipe as skip_set_search
 from outpace.recipes.self_speculation.swift.recipe import SkipSetSearch, SubLayers
 

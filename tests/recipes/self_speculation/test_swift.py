@@ -8,9 +8,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from outpace.core.contracts import Want
 from outpace.core.sampling_params import SamplingParams
-from outpace.core.skip_set import SkipSet
 from outpace.decode import Session
 from outpace.models.hf.target import HFTarget
+from outpace.models.skip_set import SkipSet
 from outpace.models.table import TableTarget
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.reference import table_logits

@@ -41,7 +41,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from outpace.controllers.arm_choice import draw_arms
+from outpace.controllers.bandit import draw_arms
 from outpace.controllers.fixed import Fixed
 from outpace.core.context import Context
 from outpace.core.contracts import Parts, Plan, Step, Target, Want, recipe

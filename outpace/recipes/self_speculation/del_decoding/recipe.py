@@ -26,11 +26,11 @@ from collections.abc import Callable, Sequence
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.contracts import Context, Draft, Drafter, Parts, Plan, Step, Target, Want, recipe
-from outpace.core.skip_set import SkipSet
 from outpace.core.tree import TokenTree
+from outpace.drafters.compose.planned_rows import SelfDraft
 from outpace.drafters.compose.rows import context_of_rows, joined_drafts, plan_of_rows
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.self_draft import SelfDraft
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import exit_logits, num_layers, without
 from outpace.recipes.self_speculation.del_decoding.exit_choice import ExitChoice
 from outpace.verifiers.rejection import Rejection

@@ -21,9 +21,9 @@ from functools import partial
 
 from outpace.core.context import Context
 from outpace.core.contracts import Frontier, Parts, Plan, Step, Target, Want, recipe
-from outpace.core.skip_set import SkipSet
 from outpace.drafters.model.grow import grow
 from outpace.models.heads.kangaroo.kind import KangarooModel
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import num_layers, without
 from outpace.recipes.self_speculation.kangaroo.adapter_drafter import AdapterDrafter
 from outpace.sampling.topk import at_least_float32

@@ -29,12 +29,12 @@ from torch import Tensor
 
 from outpace.controllers.confidence import Confidence
 from outpace.core.contracts import Drafter, Parts, Prompt, Step, Target, Want, recipe
-from outpace.core.skip_set import SkipSet
+from outpace.drafters.compose.planned_rows import SelfDraft
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.self_draft import SelfDraft
 from outpace.drafters.model.skip_set_drafter import SkipSetDrafter
 from outpace.indexes import store
 from outpace.indexes.store import SkipSetFile
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import num_layers, without
 from outpace.recipes.self_speculation.knn_ssd.skip_set_anchors import SkipSetAnchors
 from outpace.verifiers.rejection import Rejection

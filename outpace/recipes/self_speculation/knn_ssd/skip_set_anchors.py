@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from outpace.core.skip_set import SkipSet
 from outpace.indexes.store import Arrays, in_range, require, typed
+from outpace.models.skip_set import SkipSet
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]

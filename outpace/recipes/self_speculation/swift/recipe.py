@@ -28,10 +28,10 @@ from torch import Tensor
 from outpace.controllers.confidence import Confidence
 from outpace.core.contracts import Cache, Context, Drafter, Parts, Step, Target, Want, recipe
 from outpace.core.noise import Key
-from outpace.core.skip_set import SkipSet
+from outpace.drafters.compose.planned_rows import SelfDraft
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.self_draft import SelfDraft
 from outpace.drafters.model.skip_set_drafter import SkipSetDrafter
+from outpace.models.skip_set import SkipSet
 from outpace.models.slim.make import num_layers, switching
 from outpace.recipes.self_speculation.swift.gaussian_process import most_promising
 from outpace.recipes.self_speculation.swift.sibling_chain import sibling_chain

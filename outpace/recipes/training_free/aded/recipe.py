@@ -22,9 +22,8 @@ from collections.abc import Sequence
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Claim
 from outpace.core.contracts import Context, Draft, Parts, Plan, Step, Target, Want, recipe
-from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.indexes import store
-from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree, candidate_tree
 from outpace.indexes.store import TrigramFile
 from outpace.recipes.training_free.aded.trigram_search import search
 from outpace.recipes.training_free.aded.trigram_table import TrigramTable

@@ -30,9 +30,8 @@ from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import NOTHING as NO_SIGNALS
 from outpace.core.contracts import Draft, Parts, Plan, Prompt, Step, Target, Want, recipe
-from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.indexes import store
-from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
+from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree, candidate_tree
 from outpace.indexes.compiled_loops import Tokens
 from outpace.indexes.store import HiddenStateFile
 from outpace.indexes.suffix_array.count_trie import count_trie

@@ -36,9 +36,8 @@ from outpace.core.contracts import Draft, Parts, Plan, Step, Target, Want, recip
 from outpace.core.grower import Grower
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.compose.union import merged_trees
-from outpace.drafters.lookup.candidate_tree import candidate_tree
 from outpace.drafters.lookup.rank_template import cut, rank_template
-from outpace.indexes.candidates import NO_CANDIDATES
+from outpace.indexes.candidates import NO_CANDIDATES, candidate_tree
 from outpace.recipes.training_free.stand.ngram_probabilities import NGramProbabilities
 from outpace.sampling.topk import top
 from outpace.sampling.warp import warp
