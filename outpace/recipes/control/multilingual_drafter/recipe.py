@@ -27,9 +27,9 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.context import Context
 from outpace.core.contracts import Parts, Plan, Step, Target, Want, recipe
 from outpace.drafters.compose.arms import ArmsDrafter
-from outpace.drafters.compose.specialists import Specialists
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.indexes.prompt_profile import PromptProfile
+from outpace.recipes.control.multilingual_drafter.prompt_profile import PromptProfile
+from outpace.recipes.control.multilingual_drafter.specialists import Specialists
 from outpace.verifiers.rejection import Rejection
 
 
