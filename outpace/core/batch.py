@@ -11,38 +11,38 @@ from outpace.core.noise import Noise
 from outpace.core.request_state import RequestState
 from outpace.core.sampling_params import SamplingParams
 
-# of rows that only read: their next token is known, and choosing greedily uses no random numbers
+# for rows that only read: their next token is known, and greedy choices use no random numbers
 READING = SamplingParams()
 MakeNoise = Callable[[Sequence[int], Sequence[int], Sequence[int]], Noise]  # seeds, steps, lengths of rows
 
 
 class Batch:
     """Requests in slots. The rows of a step are the unfinished requests whose text the target has read up to
-    the last token, or reads in that step."""
+    the last token, or whose next chunk it reads in that step."""
 
     def __init__(self, cache: Cache, noise: MakeNoise, prompt_tokens: int) -> None:
         self.cache = cache
         self.requests: list[RequestState] = []  # by slot, the last request that used it
         self.rows: list[int] = []  # slots of the unfinished requests, in the order in which they joined
         self._noise, self._prompt_tokens = noise, prompt_tokens
-        # finds entries for the beginnings of new requests; None: the target reads every text from its start
+        # finds KV entries for prefixes of new requests; None: the target reads every text from its start
         self.prefix_cache: PrefixCache | None = None
 
     def next_slot(self) -> int:
-        """The lowest free slot; the KV cache has it afterwards."""
+        """The lowest free slot; the KV cache is enlarged if it lacks it."""
         used = set(self.rows)
         slot = next(slot for slot in range(len(used) + 1) if slot not in used)
         self.cache.grow(slot + 1)
         return slot
 
     def add(self, slot: int, request: RequestState) -> None:
-        """Add a request in this free slot. What is cached of its text is not read again, except for the last
-        token, whose output is needed."""
+        """Add a request in this free slot, with the KV entries that the prefix cache has of its text. The
+        last token is always read, as the output at it is needed."""
         if self.prefix_cache is not None:
             self._name(self.rows)
-            found = self.prefix_cache.restore(slot, request.text(request.length - 1))
+            num_restored = self.prefix_cache.restore(slot, request.text(request.length - 1))
             if request.num_cached is None:
-                request.num_cached = found
+                request.num_cached = num_restored
         self.requests[slot : slot + 1] = [request]
         self.rows.append(slot)
 
@@ -52,7 +52,7 @@ class Batch:
         self.rows = [slot for slot in self.rows if slot not in slots]
 
     def _name(self, slots: Sequence[int]) -> None:
-        """Tell the prefix cache the tokens that are in the KV cache in these slots."""
+        """Register the committed tokens of these slots with the prefix cache."""
         if self.prefix_cache is not None:
             for slot in slots:
                 self.prefix_cache.name(slot, self.requests[slot].text(self.cache.lengths[slot]))
@@ -62,13 +62,13 @@ class Batch:
         return self.requests[slot].length - 1 - self.cache.lengths[slot]
 
     def _next_part(self, unread: int) -> int:
-        """Number of unread tokens that a row reads at once. It does not depend on the other rows, as methods
-        learn from where a part ends: what a row generates would then depend on the rows beside it."""
+        """Number of unread tokens that a row reads at once. Independent of the other rows, since methods see
+        where a chunk ends, and what a row generates would otherwise depend on the rest of the batch."""
         return min(unread, self._prompt_tokens)
 
     def next_step(self, *, reads: bool = True) -> Context:
         """The state of the rows of the next step, with new noise. With `reads`, rows with unread tokens read
-        the next part of them, those first that joined first; rows whose part exceeds the limit of the step
+        their next chunk, in the order in which they joined; rows whose chunk exceeds the step's limit
         wait."""
         free = self._prompt_tokens if reads else 0
         rows, lengths, any_unread = list[int](), list[int](), False
@@ -90,8 +90,7 @@ class Batch:
         return replace(ctx, unread=tuple([t[b:-1] for t, b in zip(ctx.tokens, begins, strict=True)]))
 
     def next_prefill(self) -> tuple[Context, list[Prompt]]:
-        """The state before a forward that only reads unread tokens; per row these tokens and the one that
-        follows them."""
+        """The state before a prefill of unread tokens; per row these tokens and the one that follows them."""
         free, rows, parts = self._prompt_tokens, list[int](), list[Prompt]()
         for slot in self.rows:
             read = self._next_part(self.num_unread(slot))
@@ -105,14 +104,18 @@ class Batch:
     def _context(self, rows: Sequence[int], lengths: Sequence[int]) -> Context:
         requests = [self.requests[slot] for slot in rows]
         pairs = list(zip(requests, lengths, strict=True))
-        sampling = [each.sampling if each.length == end else READING for each, end in pairs]
+        sampling = [request.sampling if request.length == end else READING for request, end in pairs]
         return Context(
-            tokens=tuple([each.text(length) for each, length in pairs]),
+            tokens=tuple([request.text(length) for request, length in pairs]),
             committed=tuple(lengths),
-            max_draft_depth=tuple([each.max_draft_depth if each.length == end else 0 for each, end in pairs]),
+            max_draft_depth=tuple(
+                [request.max_draft_depth if request.length == end else 0 for request, end in pairs]
+            ),
             slots=tuple(rows),
             cache=self.cache,
             sampling=tuple(sampling),
-            noise=self._noise([s.seed for s in sampling], [each.num_steps for each in requests], lengths),
-            prompt_lengths=tuple([each.prompt_length for each in requests]),
+            noise=self._noise(
+                [s.seed for s in sampling], [request.num_steps for request in requests], lengths
+            ),
+            prompt_lengths=tuple([request.prompt_length for request in requests]),
         )

@@ -22,8 +22,8 @@ class Claim:
     `Verifier.accepts` lists the subclasses for which a verifier is exact."""
 
     def only(self, nodes: Sequence[int]) -> Claim:
-        """The record of these nodes alone, in this order; the others are those of other rows, or all that
-        are behind some of these, whatever their tokens."""
+        """The record of these nodes alone, in this order. Nodes may be left out only with their whole row, or
+        with all nodes below a given node, whatever their tokens; else the claim would be false."""
         raise NotImplementedError
 
 
@@ -31,8 +31,8 @@ class Claim:
 class Drawn(Claim):
     """Record that tokens were drawn from the distributions `q`.
 
-    Without `draws`, each node with `row` >= 0 was drawn once, in node order. With `draws`, that lists every
-    draw, as a node may have been drawn several times, from one row of q or from several.
+    Without `draws`, each node with `row` >= 0 was drawn once, in node order. `draws`, if given, lists every
+    draw: a node may have been drawn several times, from one row of q or from several.
     """
 
     q: Tensor  # (M, K) draft distributions after temperature and truncation, at least float32; rows sum to 1

@@ -1,8 +1,8 @@
 """Points in time of a device's work, and the seconds between them.
 
-A GPU computes later than its work is launched, so the host's clock tells when work was launched, and whoever
-waits for the device next would be charged with all of it. On such a device a mark is an event in the order of
-its work, and the time between two marks is read when both have passed: until then it is not known.
+A GPU runs its kernels after the host has launched them, so the host's clock would charge their time to the
+code that next waits for the GPU. On a GPU a mark is therefore a CUDA event in its stream, and the time
+between two marks is known once both events have passed.
 
 Not run on a GPU so far: the tests have events of a device that completes its work later.
 """
@@ -67,7 +67,7 @@ def host_clock() -> HostMark:
 
 @dataclass(frozen=True, slots=True)
 class CudaMark:
-    """An event in the order of the work of a GPU."""
+    """A CUDA event in the stream of a GPU's work."""
 
     event: torch.cuda.Event
 

@@ -24,7 +24,7 @@ class Context:
 
     tokens: tuple[Tensor, ...]  # B × (T_b,) int64 on the host, prompt and output; views of the history
     committed: tuple[int, ...]  # (B,) number of committed tokens; the last of them is the root of the draft
-    # (B,) tokens that may still be generated, without the bonus token; 0 where more of the text is unread
+    # (B,) tokens that may still be generated, without the bonus token; 0 in rows that only read in this step
     max_draft_depth: tuple[int, ...]
     slots: tuple[int, ...]  # (B,) slot of each row in the session and the KV cache
     cache: Cache  # the target's KV cache; drafters never write to it
@@ -32,8 +32,8 @@ class Context:
     noise: Noise  # source of all random choices of the step
     # (B,) number of prompt tokens; some sampling parameters count only generated tokens
     prompt_lengths: tuple[int, ...] = ()
-    # B × (G_b,) tokens before each root that the target has not read, such as those of a prompt; the step's
-    # forward reads them. None: there are none in any row
+    # B × (G_b,) tokens before each root that the target has not read, such as a chunk of the prompt; the
+    # step's forward reads them. None: no row has any
     unread: tuple[Tensor, ...] | None = None
 
     @property
@@ -46,21 +46,22 @@ class Context:
     @property
     def stops(self) -> list[tuple[int, ...]] | None:  # (B,)
         """The tokens with which the text of each row ends; None if no row has any."""
-        found = [params.stop for params in self.sampling]
-        return found if any(found) else None
+        stops = [params.stop for params in self.sampling]
+        return stops if any(stops) else None
 
     def going_on(self, nodes: Sequence[int], tokens: Tensor, rows: Sequence[int]) -> list[int]:
-        """Those of these draft nodes, with these tokens in these rows (M,), after which the text goes on:
-        nothing behind a token that ends it can be kept. All of them for tokens on an accelerator, for which
-        looking at them would wait."""
+        """The draft nodes among `nodes` whose tokens are no stop tokens of their rows, all (M,): nothing
+        after a stop token can be kept. All nodes if the tokens are on an accelerator, as reading them would
+        wait for it."""
         stops = self.stops
         if stops is None or tokens.device.type != "cpu":
             return list(nodes)
-        found = zip(nodes, tokens.tolist(), rows, strict=True)
-        return [node for node, token, row in found if token not in stops[row]]
+        draft_tokens = zip(nodes, tokens.tolist(), rows, strict=True)
+        return [node for node, token, row in draft_tokens if token not in stops[row]]
 
 
 def longest_draft(limit: int | None, length: int) -> int:
     """Number of tokens that a model which reads at most `limit` tokens (None: any number) may draft after a
-    text of `length` tokens. In a batch it also reads the last of them, while other rows draft on."""
+    text of `length` tokens. The last draft token counts as read: in a batch it is read while other rows still
+    draft."""
     return UNLIMITED if limit is None else max(0, limit - length)

@@ -45,7 +45,7 @@ def check_part(part: object, role: str, names: Sequence[str]) -> None:
 
 
 def check_plan(plan: Plan, rows: int) -> Plan:
-    """The plan of a controller for so many rows; ContractError if it has another form."""
+    """The plan of a controller for `rows` rows; ContractError if it has another form."""
     depths = getattr(plan, "depth", None)
     if not isinstance(depths, tuple | list):
         raise ContractError(

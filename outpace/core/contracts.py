@@ -82,8 +82,8 @@ class Want:
     hidden: frozenset[int] = frozenset()  # layers whose outputs are needed; -1: the input of the LM head
     attention: frozenset[int] = frozenset()  # layers whose attention weights are needed; slow, not fused
     prompt_logits: bool = False  # logits at the prompt's tokens too; off, since (T, V) is large
-    # whether `hidden` and `attention` are needed at the tokens of prompts too: then these have forwards of
-    # their own, and no text begins with the entries of another one
+    # whether `hidden` and `attention` are needed at prompt tokens too: prompts then have forwards of their
+    # own, and no text reuses KV entries of the prefix cache
     at_prompt: bool = True
 
     @property
@@ -93,12 +93,12 @@ class Want:
 
     def __or__(self, other: Want) -> Want:
         both = (self, other)
-        asking = [each for each in both if each.hidden or each.attention]
+        with_outputs = [want for want in both if want.hidden or want.attention]
         return Want(
             self.hidden | other.hidden,
             self.attention | other.attention,
             self.prompt_logits or other.prompt_logits,
-            any(each.at_prompt for each in asking or both),
+            any(want.at_prompt for want in with_outputs or both),
         )
 
 
@@ -121,7 +121,7 @@ class Scores:
     hidden: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N - first, D)
     # layer -> for each node its attention weights (heads, tokens it attends to)
     attention: Mapping[int, list[Tensor]] = field(default_factory=dict[int, "list[Tensor]"])
-    computed: int | None = None  # tokens of the forward with its padding; None: it had no padding
+    computed: int | None = None  # tokens of the forward, padding included; None: it had no padding
 
 
 # (n,) float64 array of numpy: the logarithms of the draft probabilities of n paths of a row
@@ -135,13 +135,13 @@ class TreeSize(Protocol):
     def extend(
         self, candidates: Sequence[PathScores], newest: Sequence[PathScores], levels: int
     ) -> Sequence[int]:
-        """How many of the most probable paths of `newest` a further level extends, by row; 0 in all rows:
-        no further level. `candidates`: paths that may stay; `newest`: those of the last level that can be
-        extended; most probable first."""
+        """How many of the most probable paths of `newest` the next level extends, by row; 0 in all rows: no
+        next level. `candidates`: paths that may stay in the tree; `newest`: paths to nodes of the last level
+        that can be extended; both most probable first."""
         ...
 
     def keep(self, candidates: Sequence[PathScores], levels: int) -> Sequence[int]:
-        """How many of the most probable paths of each row stay."""
+        """How many of the most probable paths of each row stay in the tree."""
         ...
 
 
@@ -150,7 +150,7 @@ class Frontier:
     """F leaves of a draft in progress, which get children unless the draft ends there."""
 
     rows: Sequence[int]  # (F,) row of each leaf
-    paths: Sequence[Sequence[float]]  # (F,) draft probabilities of each path's tokens, given those before
+    paths: Sequence[Sequence[float]]  # (F,) conditional draft probabilities of the tokens on each path
     # (F, K) the draft model's logits, before sampling parameters, at the parent of each leaf, from which the
     # leaf's token was drawn or chosen; column k is token k. None: the drafter has none
     logits: Tensor | None = None
@@ -182,13 +182,13 @@ class Plan:
 
     depth: tuple[int, ...]  # (B,) maximum length of a draft path; 0: no speculation in this row
     shape: Shape | None = None  # shape of every row's draft tree; None: a chain
-    # early stopping, asked before each level but the first: the leaves that would get children -> (F,) True:
-    # this leaf gets none. Tokens that were drawn already stay in the tree
+    # early stopping, called before each level but the first with the leaves that would get children; a leaf
+    # with True gets none. Tokens that were drawn already stay in the tree
     stop: Stop | None = None
-    # ask `stop` after the draft model has read the leaves, so that their hidden states are known; a draft
-    # that ends has then cost one forward more
+    # call `stop` after the draft model has read the leaves, so that their hidden states are known; a draft
+    # that it ends has then cost one more forward
     stop_reads: bool = False
-    size: TreeSize | None = None  # of trees of the most probable paths; None: the method's own
+    size: TreeSize | None = None  # for trees of the most probable paths; None: the method's own size
     # For methods that draft either from text found by an n-gram lookup or from a draft model. Called by the
     # drafter with the maximum draft length of each row and a function that does the lookup. Returns for each
     # row (number of tokens to take from the found text, number of tokens to draft with the model), one of
@@ -206,12 +206,12 @@ class Plan:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Carry:
-    """What a drafter made of the target's first layers has computed at all nodes of its tree, so that the
-    target need not. The KV entries of these layers are in the target's cache."""
+    """Outputs of the target's first layers, computed by a drafter that consists of these layers, so that the
+    target continues from them. The KV entries of these layers are in the target's cache."""
 
-    tree: TokenTree  # of N nodes; if it is not the one that is scored, the work is of no use
-    layer: int  # the last of these layers
-    hidden: Tensor  # (N, D) its outputs
+    tree: TokenTree  # of N nodes; unused unless this very tree is scored
+    layer: int  # the last of the layers that the drafter computed
+    hidden: Tensor  # (N, D) outputs of that layer
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -220,9 +220,9 @@ class Draft:
 
     tree: TokenTree
     forwards: int = 0  # number of draft model forwards
-    # time of those forwards, which a device may still be computing; the rest of drafting is overhead
+    # time of these forwards, which a device may still be computing; the rest of drafting is overhead
     seconds: Seconds = 0.0
-    carry: Carry | None = None  # work of the draft that the target may use
+    carry: Carry | None = None  # layer outputs that the target may continue from
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,10 +237,10 @@ class Verdict:
 class Step:
     """The record of one step, for drafters, controllers and statistics.
 
-    A row whose text the target has not read to its end generates nothing in the step: it only reads. If a
-    part of the method needs the target's outputs at prompt tokens, rows read in steps of their own: the draft
-    is a part of the prompt as a chain below that part's first token, fully accepted, and the token after it
-    is the bonus token."""
+    A row in chunked prefill generates nothing: the target only reads a part of its text. If a part of the
+    method needs the target's outputs at prompt tokens, prompts are read in steps of their own: such a step
+    has a chunk of the prompt as its draft, a chain below the chunk's first token, fully accepted, and the
+    token after the chunk as its bonus token."""
 
     ctx: Context  # state before the step
     draft: Draft
@@ -248,7 +248,7 @@ class Step:
     verdict: Verdict
     kept: tuple[int, ...]  # (B,) last node kept in the KV cache, after the cut at stop tokens and max_tokens
     generated: tuple[list[int], ...]  # (B,) tokens committed by this step, in order; none: it only read
-    # time of each part: draft, score, warp, verify, commit, observe; caller: between the step before and this
+    # seconds by part: draft, score, warp, verify, commit, observe; caller: since the end of the previous step
     seconds: Mapping[str, float]
     finished: tuple[int, ...] = ()  # rows whose requests end with this step
 
@@ -256,7 +256,7 @@ class Step:
     def of_prefill(
         ctx: Context, prompts: Sequence[Prompt], tree: TokenTree, scores: Scores, seconds: Mapping[str, float]
     ) -> Step:
-        """The record of a forward that only read: `tree` and `scores` are the result of `Target.prefill`."""
+        """The record of a prefill: `tree` and `scores` are the result of `Target.prefill`."""
         leaf = tuple(nodes[-1] for nodes in tree.forest.nodes)
         verdict = Verdict(leaf, [int(prompt.tokens[-1]) for prompt in prompts])
         return Step(ctx, Draft(tree), scores, verdict, leaf, tuple([] for _ in prompts), seconds)
@@ -267,7 +267,7 @@ class Cache(Protocol):
 
     lengths: list[int]  # number of committed tokens in the KV cache, per slot; on the host
     capacity: int  # cache positions per slot, draft nodes included; a text that needs more enlarges it
-    device: torch.device  # on which forwards are computed
+    device: torch.device  # of the forwards
 
     @property
     def num_bytes(self) -> int:
@@ -275,12 +275,12 @@ class Cache(Protocol):
         ...
 
     def slot_bytes(self, slot: int, tokens: int) -> int:
-        """Memory that this slot would hold with at least `tokens` cache positions, in bytes; with 0, the
-        memory that it holds, what it shares included."""
+        """Memory that this slot would hold with at least `tokens` cache positions, in bytes, shared entries
+        included; with 0, the memory that it holds now."""
         ...
 
     def bytes_for(self, tokens: Mapping[int, int]) -> int:
-        """Memory that the slots would hold if those in `tokens` (slot -> number) had at least so many cache
+        """Memory that all slots would hold if each slot in `tokens` had at least `tokens[slot]` cache
         positions, in bytes. Entries that slots share count once."""
         ...
 
@@ -289,8 +289,8 @@ class Cache(Protocol):
         ...
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-        """Keep the KV entries of the path from each root to its leaf (both included) and discard those of the
-        other nodes. Leaf -1 keeps no node of that row, not even the root."""
+        """Keep the KV entries of the path from each root to its leaf (both included) and discard the entries
+        of other nodes. Leaf -1 keeps no node of that row, not even the root."""
         ...
 
     def discard(self) -> None:
@@ -304,28 +304,27 @@ class Cache(Protocol):
 
 @runtime_checkable
 class PrefixCache(Cache, Protocol):
-    """A KV cache in which a text can begin with the entries of another text that begins with the same tokens.
-    Entries of named texts are retained after their slots were released, as far as the limit allows."""
+    """A KV cache that reuses the entries of texts with a common prefix. Entries of texts given to `name` are
+    retained after their slots were released, as far as the limit allows."""
 
     @property
     def retained_bytes(self) -> int:
-        """Memory of the entries that are kept only for later requests, in bytes: no slot uses them."""
+        """Memory of retained entries that no slot uses, in bytes."""
         ...
 
     def name(self, slot: int, tokens: Tensor) -> None:  # (T,) int64 on the host
-        """Tell the tokens of a slot's committed entries, T = `lengths[slot]`; from then on `restore` finds
-        them."""
+        """Register the tokens of a slot's committed entries, T = `lengths[slot]`, for `restore` to find."""
         ...
 
     def restore(self, slot: int, tokens: Tensor) -> int:  # (T,) int64 on the host
-        """Give an empty slot the entries of the longest known beginning of `tokens`; returns its length, at
-        most T."""
+        """Give an empty slot the entries of the longest cached prefix of `tokens`; returns the prefix's
+        length, at most T."""
         ...
 
     def limit(self, num_bytes: int, *, by: str = "") -> None:
-        """Let slots and retained entries hold at most so much memory together, now and from now on: retained
-        entries are evicted, least recently used first. Slots are not limited: they get what they need. A
-        server and a method may each set a limit, under names of their own (`by`): the lowest holds."""
+        """Evict retained entries, least recently used first, now and later, so that they and the slots hold
+        at most `num_bytes` together. Slots are not limited. A server and a method may each set a limit, under
+        names of their own (`by`): the lowest holds."""
         ...
 
 
@@ -335,13 +334,13 @@ class Target(Protocol):
 
     vocab: int  # vocabulary size
     max_length: int | None  # maximum number of tokens of prompt and output together; None: no known limit
-    chains_only: bool  # it supports no trees: its attention may depend on cache positions, not position ids
+    chains_only: bool  # scores no trees: its attention takes no tree mask, or it has recurrent layers
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Padded sizes of forwards in tokens, ascending: a forward over n tokens is computed as one over the
-        smallest size of at least n. More tokens than the last size are split into forwards of that size, and
-        only what is left over is padded. Empty: forwards are not padded."""
+        """Padded sizes of forwards in tokens, ascending: a forward over n tokens is padded to the smallest
+        size of at least n. More tokens than the last size are split into forwards of that size, of which only
+        the remainder is padded. Empty: forwards are not padded."""
         ...
 
     @property
@@ -362,7 +361,7 @@ class Target(Protocol):
 
     @property
     def state_bytes(self) -> int:
-        """Memory that a text needs besides, whatever its length, in bytes: states of recurrent layers."""
+        """Memory of one text that does not depend on its length, in bytes: states of recurrent layers."""
         ...
 
     @property
@@ -391,7 +390,7 @@ class Target(Protocol):
         *,
         gap: Sequence[Tensor]
         | None = None,  # B × (G_b,) committed tokens before each root that are not in the KV cache
-        carry: Carry | None = None,  # of the draft; a target that cannot use it computes everything
+        carry: Carry | None = None,  # of the draft; a target that cannot continue from it computes all layers
     ) -> Scores:
         """Run one forward over `gap`, whose KV entries are committed, and over the tree's nodes, whose
         entries are provisional until `Cache.commit`. Each node attends to the committed tokens of its row,
@@ -401,7 +400,7 @@ class Target(Protocol):
 
 @runtime_checkable
 class TargetWithLayers(Target, Protocol):
-    """A target whose embedding, LM head and layers draft heads use."""
+    """A target whose embedding, LM head and layer outputs are used by draft heads."""
 
     @property
     def num_layers(self) -> int:
@@ -431,19 +430,19 @@ class ReadsTargetCache(Target, Protocol):
         ...
 
     def view(self, cache: Cache) -> Cache:
-        """The target's cache as this model sees it, which commits and frees nothing: the entries of draft
-        nodes are overwritten when the target scores them."""
+        """The target's cache as this model sees it. The view commits and frees nothing: the target overwrites
+        the entries of draft nodes when it scores them."""
         ...
 
 
 Choose = Callable[[Tensor], int]  # (1, K) logits of one node -> the token after it
-Ends = Callable[[], bool]  # called after a token was chosen: True if the chain ends with that token
+Ends = Callable[[], bool]  # called after a token was chosen: whether the chain ends with that token
 
 
 @runtime_checkable
 class ReadsChains(Protocol):
     """A draft model that can run the forwards of a whole chain in one call, with only the choice of the next
-    token between two of them."""
+    token between two forwards."""
 
     def continue_chain(
         self,
@@ -458,10 +457,10 @@ class ReadsChains(Protocol):
         ends: Ends | None = None,  # called after each token but the `depth`-th; None: no chain ends early
     ) -> tuple[list[int], Tensor] | None:
         """Run up to `depth` forwards of one token each (the first also over `gap`): over the root, then over
-        each token that was chosen from the logits before it, until the chain `ends`. KV entries and logits
-        are those of as many calls of `Target.score` with a growing chain. Returns the chosen tokens (D,), of
-        which the last was not read, and the logits (D, K) before all sampling parameters. None if the model
-        cannot do that; nothing was computed then."""
+        each chosen token, until the chain `ends`. KV entries and logits equal those of one `Target.score` per
+        token with a growing chain. Returns the chosen tokens (D,), of which the last was not read, and the
+        logits (D, K) before all sampling parameters; None, and computes nothing, if the model cannot run
+        this chain in one call."""
         ...
 
 
@@ -484,7 +483,7 @@ class Drafter(Protocol):
     """Proposes a tree of draft tokens for every row. A drafter serves one session at a time."""
 
     want: Want
-    claims: tuple[type[Claim], ...]  # classes of the claims in its trees; (): no token is drawn from a q
+    claims: tuple[type[Claim], ...]  # classes of the claims of its trees; (): its trees have no claim
     learns_across_rows: (
         bool  # drafts depend on other requests: on their steps, or on their texts after their end
     )
@@ -499,8 +498,8 @@ class Drafter(Protocol):
         ...
 
     def release(self, slots: Sequence[int]) -> None:
-        """Forget the state of the requests in these slots, which have finished, were cancelled or go on later
-        in another slot. The slots may be reused afterwards."""
+        """Forget the state of the requests in these slots, which have finished, were cancelled or preempted.
+        The slots may be reused afterwards."""
         ...
 
 
@@ -530,12 +529,12 @@ class Verifier(Protocol):
 class Reference(Protocol):
     """The distribution that the output of a LOSSY method has: that of plain decoding with these logits.
 
-    It computes them another way than the method does, without caches, batches and drafts, so that proofs can
+    They are computed another way than by the method, without caches, batches and drafts, so that proofs can
     compare the two."""
 
     @property
     def description(self) -> str:
-        """What it is, for users, after "the output is that of"."""
+        """Completes the sentence "the output is that of ...", for users."""
         ...
 
     def logits(self, texts: Sequence[Sequence[int]], prompt_length: int) -> Tensor:
@@ -546,52 +545,51 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class StepRequest:
-    """What the law of a step is told of a request: its sampling parameters and what they make of logits, by a
-    text that the prompt begins."""
+    """What a StepReference needs of a request: its sampling parameters, and their effect on logits after a
+    text (prompt and output)."""
 
     sampling: SamplingParams
     prompt_length: int
-    probs: Callable[[tuple[int, ...]], Tensor]  # (V,) the target's distribution of the next token
-    # ((V,) logits of any model) -> (V,) as the parameters change them that come before temperature
+    probs: Callable[[tuple[int, ...]], Tensor]  # text -> (V,) the target's distribution of the next token
+    # text, (V,) logits of any model -> (V,) logits changed by the parameters applied before temperature
     adjusted: Callable[[tuple[int, ...], Tensor], Tensor]
 
 
 @runtime_checkable
 class StepReference(Protocol):
-    """The distribution that the output of a LOSSY method has whose choices depend on where a step begins, and
-    so on its draft: step by step.
+    """The output distribution of a LOSSY method whose choices depend on its draft, and so on where a step
+    begins; stated step by step.
 
-    It computes drafts and choices another way than the method does, without caches and batches, so that
-    proofs can compare the two. It holds for the method's own drafts, not for those of a predicted output."""
+    Drafts and choices are computed another way than by the method, without caches and batches, so that proofs
+    can compare the two. It holds for the method's own drafts, not for those of a predicted output."""
 
     @property
     def description(self) -> str:
-        """What it is, for users, after "the output is that of"."""
+        """Completes the sentence "the output is that of ...", for users."""
         ...
 
     def step(
         self, text: tuple[int, ...], limit: int, request: StepRequest
     ) -> Iterable[tuple[float, tuple[int, ...]]]:
-        """(probability, tokens that are added) of every outcome of a step after a text, prompt included. Of
-        the tokens those behind a stop token or beyond `limit`, of which 1 or more may follow, do not
-        count."""
+        """(probability, added tokens) of every outcome of a step after `text`, prompt included. The request
+        has room for `limit` >= 1 tokens; tokens beyond it, or after a stop token, are ignored."""
         ...
 
 
 @dataclass(frozen=True)
 class Parts:
     """The parts of one method, as a recipe returns them. TypeError if a part lacks an attribute of its
-    contract, or if the trees of the drafter may have a class of claims that the verifier does not accept."""
+    contract, or if the drafter makes claims of a class that the verifier does not accept."""
 
     target: Target
     drafter: Drafter
     verifier: Verifier
     controller: Controller
-    # whose distribution the output has, if not that of the target which the recipe was given: `target` is
-    # then an approximation of it, or the verifier accepts more than an exact one
+    # the output's distribution, where it is not that of the target given to the recipe: `target` is then an
+    # approximation of that model, or the verifier accepts more than an exact one
     reference: Reference | StepReference | None = None
     prompt_part: int = sys.maxsize  # most prompt tokens that one step reads; a session may read fewer
-    # decodes a `decode.Session` in steps, until it has no rows; None: as decode.speculative_steps
+    # decodes a `decode.Session` step by step, until it has no rows; None: decode.speculative_steps does
     schedule: Callable[[Any], Iterator[Step]] | None = None
 
     def __post_init__(self) -> None:
@@ -618,12 +616,11 @@ class Parts:
         return self.drafter.want | self.verifier.want | self.controller.want
 
     def plan(self, ctx: Context) -> Plan:
-        """The controller's plan, within the tokens left to generate; ContractError for a faulty one."""
+        """The controller's plan, within the tokens left to generate; ContractError if it is faulty."""
         return check_plan(self.controller.plan(ctx), len(ctx.slots)).within(ctx.max_draft_depth)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        """The drafter's draft, without what is behind tokens that end a text; ContractError for a faulty
-        one."""
+        """The drafter's draft, without nodes after stop tokens; ContractError if it is faulty."""
         draft = self.drafter.propose(ctx, plan)
         draft = check_draft(draft, ctx.roots, self.target.vocab, self.drafter.claims)
         stops, tree = ctx.stops, draft.tree
@@ -643,7 +640,7 @@ class Parts:
             )
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
-        """The verifier's verdict; ContractError for a faulty one."""
+        """The verifier's verdict; ContractError if it is faulty."""
         verdict = self.verifier.verify(tree, target_probs, scores, noise)
         return check_verdict(verdict, tree.forest, self.target.vocab)
 

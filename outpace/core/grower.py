@@ -50,7 +50,8 @@ class Grower:
         return self._tokens[-1]
 
     def tokens_from(self, first: int) -> Tensor:
-        """Tokens of the nodes from `first` on, which one or more calls have added, in node order."""
+        """Tokens of the nodes from `first` on, in node order; `first` is the first node that some call
+        added."""
         calls, start = len(self._tokens), len(self)
         while start > first:
             calls -= 1
@@ -58,8 +59,8 @@ class Grower:
         return torch.cat(self._tokens[calls:]) if calls < len(self._tokens) - 1 else self.newest
 
     def path_probs(self, nodes: Sequence[int]) -> list[list[float]]:
-        """For each of these nodes the draft probabilities of the tokens on its path, given those before them,
-        without the root. Requires `confidence`."""
+        """For each of these nodes the conditional draft probabilities of the tokens on its path, root
+        excluded. Requires `confidence`."""
         assert self._confidence is not None
         draft_probs, paths = torch.cat(self._confidence).tolist(), list[list[float]]()
         for node in nodes:
@@ -112,7 +113,7 @@ class Grower:
         draft_probs = None if self._confidence is None else q.gather(1, columns.clamp(min=0)).flatten()
         counts, drawn = [k] * len(at) if isinstance(k, int) else k, columns.tolist()
         pairs = [(m, j) for m, count in enumerate(counts) for j in range(count) if drawn[m][j] >= 0]
-        # (parent, column) -> the first of the equal draws
+        # (index in `at`, column) -> first draw of that column
         first_draw = {(m, drawn[m][j]): (m, j) for m, j in reversed(pairs)} if merge else {}
         kept = list(dict.fromkeys(first_draw[m, drawn[m][j]] for m, j in pairs)) if merge else pairs
         if len(kept) < len(tokens):
@@ -163,7 +164,7 @@ class Grower:
         first = len(self.parents)
         # roots are on the host, drawn tokens on the draft model's device
         if tokens.device != self._tokens[0].device:
-            self._tokens = [each.to(tokens.device) for each in self._tokens]
+            self._tokens = [level.to(tokens.device) for level in self._tokens]
         self._tokens.append(tokens)
         for node, claim_row in zip(at, rows, strict=True):
             row = self.rows[node]

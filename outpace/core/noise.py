@@ -2,8 +2,8 @@
 
 Tokens sampled from the target are keyed by (seed, absolute position), so that match verification generates
 the tokens of plain decoding with the same seed. All other choices are keyed by (seed, step, node, use, draw):
-noise keyed by position alone would be used again after a rejection that already depended on it, which biases
-block and bottom-up verification.
+keyed by position alone, the step after a rejection would reuse the noise that decided the rejection, which
+biases block and bottom-up verification.
 
 Letters: M choices at once, K options of each.
 """
@@ -75,8 +75,8 @@ class Chooser:
 
 
 _MASK = (1 << 64) - 1
-_GAMMA = 0x9E3779B97F4A7C15  # between the states of splitmix64, 2**64 divided by the golden ratio
-# number of options from which a CPU samples first a block and then an option in it; options of a block
+_GAMMA = 0x9E3779B97F4A7C15  # increment of the state of splitmix64: 2**64 divided by the golden ratio
+# with at least WIDE options, a CPU samples first a block of BLOCK options and then an option in it
 WIDE, BLOCK = (1 << 15, 512)
 
 
@@ -90,7 +90,7 @@ def _mix(value: int) -> int:
 
 def derived(seed: int, index: int) -> int:
     """The seed of sample `index` of a request for several samples; sample 0 has the request's seed."""
-    # samples count down where positions of a text count up
+    # subtracted, as positions of a text are added to the state
     return seed if index == 0 else _mix(_mix(seed & _MASK) - _GAMMA * index) >> 32
 
 
@@ -107,7 +107,7 @@ class KeyedNoise(Chooser):
 
     def __init__(self, seeds: Sequence[int], turns: Sequence[int], lengths: Sequence[int]) -> None:
         self._length = lengths
-        # states of splitmix64, one stream for each seed: seed and position are not interchangeable
+        # states of splitmix64; hashed, so that seed s at position p + 1 is unlike seed s + 1 at position p
         self._position = [_mix(seed & _MASK) for seed in seeds]
         pairs = zip(self._position, turns, strict=True)
         self._turn = [_mix(_mix(base) + _GAMMA * turn) for base, turn in pairs]
@@ -154,8 +154,8 @@ class KeyedNoise(Chooser):
             at = torch.tensor(uniform, dtype=torch.float64, device=probs.device).mT.contiguous()
             return torch.searchsorted(cumulative, cumulative[:, -1:] * at, right=True)
         columns = [
-            _without_replacement(sums, each)
-            for sums, each in zip(cumulative.numpy(), zip(*uniform, strict=True), strict=True)
+            _without_replacement(sums, numbers)
+            for sums, numbers in zip(cumulative.numpy(), zip(*uniform, strict=True), strict=True)
         ]
         return super().draw(probs, k, key, replace=False) if None in columns else torch.tensor(columns)
 
@@ -170,8 +170,8 @@ def _is_wide(probs: Tensor) -> bool:
 def _draw_wide(
     probs: Tensor, uniform: Sequence[Sequence[float]], *, replace: bool
 ) -> Tensor:  # (M, K), (k, M) -> (M, k)
-    """Sample k options of each row: first a block of options, then an option in it, which avoids a float64
-    cumulative sum over all options. -1 where no option of positive probability is left."""
+    """Sample k options of each row, each time first a block of options, then an option in it: this avoids a
+    float64 cumulative sum over all options. -1 where no option of positive probability is left."""
     whole = probs.shape[1] // BLOCK * BLOCK
     parts = [probs[:, :whole].unflatten(1, (-1, BLOCK)).sum(-1, dtype=torch.float64)]
     if whole < probs.shape[1]:
@@ -183,7 +183,7 @@ def _draw_wide(
 def _draw_from_blocks(
     distribution: Tensor, masses: Tensor, uniform: Sequence[float], *, replace: bool
 ) -> list[int]:  # (K,), (B,), (k,) -> (k,)
-    """Sample k options, given the probabilities of blocks of options, which are changed."""
+    """Sample k options, given the total probability of each block of options (changed in place)."""
     sums = masses.cumsum(0)
     without: dict[int, Tensor] = {}  # block -> its probabilities, with 0 for the options drawn
     drawn: list[int] = []
@@ -222,7 +222,7 @@ def _without_replacement(sums: Any, uniform: Sequence[float]) -> list[int] | Non
     searchsorted takes longer than the search."""
     total = left = sums.item(-1)
     taken: list[tuple[float, float]] = []  # (start, mass) of the options drawn, by start
-    found: list[int] = []
+    indices: list[int] = []
     for number in uniform:
         if left < 1e-9 * total:
             return None
@@ -233,9 +233,9 @@ def _without_replacement(sums: Any, uniform: Sequence[float]) -> list[int] | Non
         index = int(sums.searchsorted(point, "right"))
         start = sums.item(index - 1) if index else 0.0
         mass = sums.item(index) - start if index < len(sums) else 0.0
-        if mass <= 0 or index in found:  # a rounding error
+        if mass <= 0 or index in indices:  # a rounding error
             return None
         left -= mass
         insort(taken, (start, mass))
-        found.append(index)
-    return found
+        indices.append(index)
+    return indices

@@ -39,12 +39,12 @@ class Recipe:
     family: str
     guarantee: Guarantee  # with the default options
     build: Callable[..., Parts]  # (target, *, option=default, ...) -> parts; defines the recipe's options
-    one_of: tuple[str, ...] = ()  # options of which exactly one must be given; None stands for not given
+    one_of: tuple[str, ...] = ()  # options of which exactly one must be given; None counts as not given
     at_most_one_of: tuple[str, ...] = ()  # options of which one or none is given
     # of a LOSSY method: option values with which its output has the target's distribution
     exact_with: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    # option values with which proofs run it, where its defaults change nothing in their small models or take
-    # too many runs
+    # option values for proofs, where the defaults change nothing in the small models of proofs or take too
+    # many runs
     proven_with: Mapping[str, Any] = field(default_factory=dict[str, Any])
     # preset name -> option values that replace the defaults, which are the paper's
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
@@ -81,17 +81,17 @@ OPTION_LINE = re.compile(r"    (\w+): (.+)")
 def help_of(docstring: str) -> dict[str, str]:
     """Parameter name -> description, from the `Args:` section of a Google-style docstring. Lines with a
     longer indent continue a description."""
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     name = None
     for line in inspect.cleandoc(docstring).partition("\nArgs:\n")[2].splitlines():
         if match := OPTION_LINE.fullmatch(line):
             name = match[1]
-            found[name] = match[2].strip()
+            descriptions[name] = match[2].strip()
         elif name is not None and line.startswith("      "):
-            found[name] += f" {line.strip()}"
+            descriptions[name] += f" {line.strip()}"
         else:
             break
-    return found
+    return descriptions
 
 
 def recipe(
@@ -107,9 +107,9 @@ def recipe(
 ) -> Callable[[Callable[..., Parts]], Recipe]:
     """Decorator that makes a Recipe of the function that builds a method's parts. The summary is the first
     line of its module's docstring; `one_of` names options of which exactly one must be given,
-    `at_most_one_of` options of which one or none is given. `exact_with` is that of a LOSSY method;
-    it, `proven_with` and `presets` are described at Recipe. TypeError for a LOSSY method without
-    `exact_with`, or if these name no options; and when the function returns something else than Parts."""
+    `at_most_one_of` options of which one or none is given; `exact_with` (of LOSSY methods), `proven_with` and
+    `presets` are described at Recipe. TypeError for a LOSSY method without `exact_with`, or if these name
+    unknown options; and when the function returns something else than Parts."""
 
     def mark(function: Callable[..., Parts]) -> Recipe:
         @wraps(function)
@@ -128,12 +128,12 @@ def recipe(
         doc = (sys.modules[build.__module__].__doc__ or build.__doc__ or "").strip()
         summary, name = doc.splitlines()[0] if doc else "", build.__name__.replace("_", "-")
         given = dict(exact_with or {}), dict(proven_with or {})
-        named = {each: dict(values) for each, values in (presets or {}).items()}
+        named = {preset: dict(values) for preset, values in (presets or {}).items()}
         made = Recipe(name, paper, summary, family, guarantee, build, one_of, at_most_one_of, *given, named)
         if guarantee is Guarantee.LOSSY and not made.exact_with:
             raise TypeError(f"{name} is LOSSY: name the option values of its exact limit as exact_with")
         if unknown := [
-            option for each in (*given, *named.values()) for option in each if option not in made.options
+            option for values in (*given, *named.values()) for option in values if option not in made.options
         ]:
             raise TypeError(
                 f"{name} has no option {unknown[0]}, which exact_with, proven_with or presets name"

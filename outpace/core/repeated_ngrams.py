@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class RepeatedNgrams:
-    """An index of the n-grams of one text, which is read on as the text grows: finding the tokens after a
-    path takes one lookup, however long the text. Another text is read from its beginning."""
+    """An index of the n-grams of one text, extended as the text grows: the tokens to avoid after a path are
+    found by one lookup, however long the text. For another text the index is rebuilt."""
 
     def __init__(self, size: int) -> None:
         self._before = size - 1  # tokens of an n-gram before its last one
-        self._text: Tensor | None = None  # what was read
+        self._text: Tensor | None = None  # the indexed text
         self._last = dict[tuple[int, ...], list[int]]()  # beginning of an n-gram -> its last tokens
 
     def after(self, text: Tensor, paths: Sequence[Sequence[int]]) -> Iterator[list[int]]:  # (T,) int64
@@ -29,7 +29,7 @@ class RepeatedNgrams:
         for path in paths:
             tokens = [*tail, *path]
             beginning = tuple(tokens[max(0, len(tokens) - before) :])
-            # those of the path are not in the index
+            # n-grams that end in the path are not in the index
             ends = (
                 end for end in range(before, len(tokens)) if tuple(tokens[end - before : end]) == beginning
             )

@@ -29,7 +29,7 @@ class RequestState:
         self.prompt_length = self.length = len(prompt)
         self.max_length = self.length + sampling.max_tokens
         self.num_steps = 0  # number of steps that could generate tokens
-        # number of prompt tokens whose KV entries the cache had when the request first joined a session; None
+        # number of prompt tokens found in the prefix cache when the request first joined a session; None
         # before that, or without a prefix cache
         self.num_cached: int | None = None
         self._memory = torch.empty(self.max_length, dtype=torch.int64)

@@ -18,7 +18,8 @@ from torch import Tensor
 from outpace.core.claim import Claim
 
 LONGEST = 64  # longest chain whose forest is cached; longer chains are prompts
-# fixed trees recur at every step and those of many rows hardly ever, and each of these takes some 30 KiB
+# small: trees of fixed shape recur at every step, but variable trees of many rows hardly ever, at some 30 KiB
+# each
 CACHED_FORESTS = 256
 
 
@@ -46,7 +47,7 @@ class Forest:
         row."""
         if max(lengths) > LONGEST:
             return Forest(_chained(lengths), len(lengths))
-        # the parents are cached, not the forest: that a second cache kept would not be `Forest.of`'s
+        # the parents are cached, not the forest: with two caches of forests, equal ones could be two objects
         return _forest(_parents(lengths), len(lengths))
 
     def __len__(self) -> int:
@@ -56,7 +57,7 @@ class Forest:
     def rows(self) -> tuple[int, ...]:
         """(N,) row of each node. ValueError if a node precedes its parent."""
         rows = list(range(self.num_rows))
-        try:  # to compare each node with its parent would double the time
+        try:  # comparing each node with its parent would double the time
             for parent in self.parents[self.num_rows :]:
                 rows.append(rows[parent])
         except IndexError:
@@ -194,8 +195,7 @@ class TokenTree:
 
     def first_chain(self) -> TokenTree:
         """The tree reduced to the first child of every node, for targets that score chains only. ValueError
-        if tokens were drawn and the tree is not a chain: after dropping some, q is not the distribution of
-        the rest."""
+        if the tree has a claim and is not a chain: q is not the distribution of a selection of the tokens."""
         if self.forest.is_chain:
             return self
         if self.claim is not None:
@@ -215,8 +215,8 @@ class TokenTree:
         return TokenTree(self.tokens[nodes], Forest.chain(tuple(lengths)), confidence)
 
     def only(self, nodes: Sequence[int], rows: Sequence[int] | None = None) -> TokenTree:
-        """The tree of these nodes, renumbered in this order; with each its parent, and the roots of `rows`
-        first (None: of all rows). A claim keeps all rows of q."""
+        """The tree of these nodes, renumbered in this order: first the roots of `rows` (None: of all rows),
+        and with each node its parent. A claim keeps all rows of q."""
         place = {node: index for index, node in enumerate(nodes)} | {-1: -1}
         num_rows = self.forest.num_rows if rows is None else len(rows)
         forest = Forest.of([place[self.forest.parents[node]] for node in nodes], num_rows)
@@ -225,10 +225,10 @@ class TokenTree:
         return TokenTree(self.tokens[list(nodes)], forest, confidence, claim)
 
     def within(self, stops: Sequence[Sequence[int]]) -> TokenTree:
-        """The tree without the nodes behind tokens that end the text of their row, `stops` (B,); itself if
-        there are none. Whether a node goes follows from tokens above it, so that claims stay true."""
+        """The tree without the nodes below stop tokens; itself if there are none. `stops` (B,): the stop
+        tokens of each row. Only a node's ancestors decide whether it is removed, so claims stay true."""
         forest, tokens = self.forest, self.token_list()
-        if {token for each in stops for token in each}.isdisjoint(tokens[forest.num_rows :]):
+        if {token for row_stops in stops for token in row_stops}.isdisjoint(tokens[forest.num_rows :]):
             return self
         kept, is_open = list(range(forest.num_rows)), [True] * forest.num_rows
         for node in range(forest.num_rows, len(forest)):

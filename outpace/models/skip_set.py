@@ -1,4 +1,4 @@
-"""Which sub-layers of a target a smaller model made of it leaves out."""
+"""Which sub-layers a draft model made of the target's own layers skips."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SkipSet:
         return self.attention & self.mlp
 
     def check(self, num_layers: int) -> None:
-        """ValueError if it names a layer that a model of so many layers lacks, or leaves nothing of it."""
+        """ValueError if it names a layer that a model of `num_layers` layers lacks, or skips every layer."""
         if beyond := [layer for layer in self.attention | self.mlp if not 0 <= layer < num_layers]:
             raise ValueError(
                 f"layer {min(beyond)} cannot be skipped: the model has layers 0 to {num_layers - 1}"
