@@ -105,10 +105,10 @@ class Engine(Generic[Owner]):
     def share_prefixes(self, shared: bool = True) -> bool:
         """Let requests that join from now on begin with KV entries of others, or no longer. False if the
         method needs the target's outputs at prompts, or if the KV cache cannot do that."""
-        session, cache = self.session, self.session.cache
-        is_possible = shared and not session.prefills and isinstance(cache, PrefixCache)
-        session.batch.prefix_cache = cache if is_possible and isinstance(cache, PrefixCache) else None
-        return is_possible
+        cache = self.session.cache
+        used = cache if shared and not self.session.prefills and isinstance(cache, PrefixCache) else None
+        self.session.batch.prefix_cache = used
+        return used is not None
 
     def add(
         self, owner: Owner, prompt: Tensor, sampling: SamplingParams, prediction: Sequence[int] = ()
@@ -122,9 +122,11 @@ class Engine(Generic[Owner]):
         return self._joined(self.session.rejoin(request), owner, prediction)
 
     def _joined(self, slot: int, owner: Owner, prediction: Sequence[int]) -> int:
-        if prediction and self._predicted is not None:
-            self._predicted.predict(slot, prediction)
         self.running[slot] = owner
+        if prediction:
+            if self._predicted is None:
+                raise ValueError("the engine drafts no predicted outputs: make it with predicts=True")
+            self._predicted.predict(slot, prediction)
         return slot
 
     def cancel(self, slot: int) -> Owner:
