@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Generic, TypeVar
 
-from outpace.core.context import Context
-from outpace.core.contracts import Parts, Scores, Step, TargetProbs
+from outpace.core.contracts import Parts, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import PROMPT_TOKENS
+from outpace.engine.engine import MakeTargetProbs
 from outpace.proof.decode_all import texts
 from outpace.proof.draft_counts import DraftCounts
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
@@ -57,7 +57,7 @@ def enumerate_distributions(
     batch: int = 256,
     replays: int = 20,
     most: int = 200_000,
-    target_probs: Callable[[Scores, TokenTree, Context], TargetProbs] = LazyTargetProbs,
+    target_probs: MakeTargetProbs = LazyTargetProbs,
     bound: float = BOUND,  # largest difference of a probability attributed to rounding
     prompt_tokens: int = PROMPT_TOKENS,  # most prompt tokens that one step reads
     check: Callable[[TokenTree], None] | None = None,  # called with the draft of every step
@@ -121,7 +121,7 @@ def _run(
     cases: Sequence[Case],
     branches: Sequence[Branch],
     kind: type[EnumeratedNoise],
-    target_probs: Callable[[Scores, TokenTree, Context], TargetProbs],
+    target_probs: MakeTargetProbs,
     counts: DraftCounts,
     prompt_tokens: int,
     check: Callable[[TokenTree], None] | None,

@@ -124,8 +124,9 @@ def _processors(sampling: SamplingParams, prompt: int) -> Iterator[Any]:
         return
     yield t.TemperatureLogitsWarper(sampling.temperature)
     for name, value in sampling.truncations:
-        # one that transformers lacks is to be stated here, apart from the engine's `warp`
-        yield getattr(t, BY_NAME[name].processor.partition(".")[0])(value)
+        if not (kind := BY_NAME[name].processor.partition(".")[0]):
+            raise NotImplementedError(f"transformers has no {name}: state here what it does")
+        yield getattr(t, kind)(value)
 
 
 def _unless_complete(later: Tensor, logits: Tensor) -> Tensor:
