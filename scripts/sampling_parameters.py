@@ -35,7 +35,7 @@ def _type(parameter: Parameter) -> str:
 
 
 SECTIONS: dict[Path, tuple[str, str, Callable[[], str]]] = {
-    ROOT / "outpace" / "api" / "request.py": (BEGIN, END, arguments),
+    ROOT / "outpace" / "api" / "call.py": (BEGIN, END, arguments),
     ROOT / "docs" / "sampling.md": ("<!-- settings:begin -->\n", "<!-- settings:end -->\n", table),
 }
 
