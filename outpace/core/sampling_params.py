@@ -66,19 +66,20 @@ class Parameter:
     def check(self, value: Any) -> Any:
         """The value as the field's type. TypeError for one of another type, ValueError for one outside of
         the range."""
-        if isinstance(self.default, tuple):
-            if not isinstance(value, tuple):
-                raise TypeError(f"{self.name} is {value!r}; use a tuple")
-            return value
-        if isinstance(self.default, int):
+        if isinstance(self.default, float):
+            if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise TypeError(f"{self.name} is {value!r}; use a number")
+        elif isinstance(self.default, int):
             value = whole_number(self.name, value)
-        elif isinstance(self.default, float) and (isinstance(value, bool) or not isinstance(value, Real)):
-            raise TypeError(f"{self.name} is {value!r}; use a number")
-        if isinstance(value, Real) and not self._is_within(float(value)):
+        elif isinstance(self.default, tuple) and not isinstance(value, tuple):
+            raise TypeError(f"{self.name} is {value!r}; use a tuple")
+        else:
+            return value
+        if not self._is_within(value):
             raise ValueError(f"{self.name} is {value}; {self.allowed or self._limits()}")
         return value
 
-    def _is_within(self, value: float) -> bool:
+    def _is_within(self, value: Any) -> bool:
         least, above, most = self.minimum, self.above, self.maximum
         return (
             (least is None or value >= least)

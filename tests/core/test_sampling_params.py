@@ -50,6 +50,7 @@ def test_numpy_integers_become_python_integers() -> None:
     numbers = {"seed": numpy.int64(2**62), "max_tokens": numpy.int32(3)}
     params = replace(SamplingParams(), **numbers)
     assert type(params.seed) is int and type(params.max_tokens) is int
+    assert SamplingParams(seed=10**400, temperature=1).seed == 10**400
 
 
 def test_every_parameter_has_a_help_text() -> None:
