@@ -1,5 +1,5 @@
-"""Models as an adapter to another checkpoint: low-rank changes of its weights (LoRA, Hu et al. 2022) in the
-files of the PEFT library."""
+"""Models stored as an adapter to another checkpoint: low-rank changes of its weights (LoRA, Hu et al. 2022)
+in the files of the PEFT library."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-IN_FILES = "base_model.model."  # before the names of weights in an adapter's file
-EXIT_LAYER = "outpace_exit_layer"  # number of layers that draft, in the configuration of a trained model
+IN_FILES = "base_model.model."  # prefix of the names of weights in an adapter's file
+EXIT_LAYER = "outpace_exit_layer"  # configuration key: number of first layers that were trained to draft
 
 
 def base_of(name: str) -> str | None:
@@ -44,23 +44,23 @@ def merged(model: PreTrainedModel, folder: str) -> PreTrainedModel:
         raise ValueError(f"the adapter {folder} has no {WEIGHTS}: download it again")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of transformers, about the library's own calls
-            warnings.filterwarnings("ignore", f".*{EXIT_LAYER}")  # which the library does not know
+            warnings.simplefilter("ignore", FutureWarning)  # of transformers, about PEFT's own calls
+            warnings.filterwarnings("ignore", f".*{EXIT_LAYER}")  # a key that PEFT does not know
             adapted: Any = PeftModel.from_pretrained(model, folder)
-            found: PreTrainedModel = adapted.merge_and_unload()
+            merged_model: PreTrainedModel = adapted.merge_and_unload()
     except (ValueError, RuntimeError, AttributeError, TypeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:160]
         raise ValueError(f"the adapter {folder} does not fit {model.name_or_path} ({reason})") from error
     config = json.loads((Path(folder) / CONFIG).read_text(encoding="utf-8"))
     if EXIT_LAYER in config:
-        setattr(found.config.get_text_config(), EXIT_LAYER, config[EXIT_LAYER])
-    return found
+        setattr(merged_model.config.get_text_config(), EXIT_LAYER, config[EXIT_LAYER])
+    return merged_model
 
 
 def with_low_rank_changes(model: PreTrainedModel, base: str, rank: int) -> PreTrainedModel:
-    """The model, changed in place: all its linear layers except the LM head get low-rank changes that can be
-    trained, at first without effect, and nothing else can. `base`: its name, for the adapter's files.
-    ValueError without the library."""
+    """The model, changed in place: all its linear layers except the LM head get low-rank changes, initially
+    without effect, and only these are trainable. `base`: its name, for the adapter's files. ValueError if
+    PEFT is not installed."""
     _check_installed("exits.rank")
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -85,7 +85,7 @@ def has_adapter(model: nn.Module) -> bool:
 
 
 def save_adapter(model: Any, folder: Path) -> None:
-    """Write the model's low-rank changes to a folder, and the layer after which it was trained to draft."""
+    """Write the model's low-rank changes, and the exit at which it was trained to draft, to a folder."""
     from peft import get_peft_model_state_dict
 
     model.peft_config["default"].save_pretrained(str(folder))
@@ -93,7 +93,7 @@ def save_adapter(model: Any, folder: Path) -> None:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8")) | {EXIT_LAYER: layer}
         (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     own = get_peft_model_state_dict(model, save_embedding_layers=False)
-    weights = {f"{IN_FILES}{name}": each for name, each in own.items()}
+    weights = {f"{IN_FILES}{name}": tensor for name, tensor in own.items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
 
 

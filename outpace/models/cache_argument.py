@@ -1,5 +1,5 @@
 """The argument through which transformers' functions take the KV cache: `cache` since transformers 5.24,
-`past_key_values` before and in models with code of their own. Models like Mamba called it `cache_params`."""
+`past_key_values` before, and in models with custom code. Models like Mamba called it `cache_params`."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ from outpace.models.native_dtypes import fastest_dtype, notice, warn_once
 
 GGUF = ".gguf"
 DTYPES = "auto, float32, bfloat16, float16 or float64"
-# in the configurations of draft heads, which resemble those of models: of outpace, of speculators
+# keys that tell configurations of draft heads from those of models: of outpace, of speculators
 HEAD_KEYS = frozenset({HEAD_OF, "speculators_model_type"})
-# what transformers raises for checkpoints that it cannot load; the last two where a GGUF file ends too early
+# what transformers raises for checkpoints that it cannot load; the last two for truncated GGUF files
 FAILURES = (OSError, SafetensorError, ValueError, ImportError, struct.error, IndexError)
 
 
@@ -47,7 +47,7 @@ def load_checkpoint(
     allow_pickle: bool = False,
 ) -> tuple[PreTrainedModel, Tokenizer]:
     """Load a causal language model onto its device, with its tokenizer. `name`: a folder, a GGUF file or a
-    name on the hub. A folder with an adapter is loaded with the checkpoint that it names, and merged into it.
+    name on the hub. An adapter is merged into the checkpoint that it names.
     `allow_pickle` permits weights that are not safetensors. ValueError if the checkpoint or
     the device cannot be used; a warning, once, if the CPU lacks the arithmetic of the model's dtype."""
     torch_device = choose_device(device)
@@ -81,8 +81,8 @@ def load_checkpoint(
         kind = choose_dtype(dtype, torch_device, config)
         if torch_device.type == "cpu" and isinstance(kind, torch.dtype):
             stored = getattr(config, "dtype", None)  # transformers replaces it by the dtype that it loads
-            if found := notice(kind, stored, named=dtype != "auto"):
-                warn_once(found)
+            if message := notice(kind, stored, named=dtype != "auto"):
+                warn_once(message)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             place, config=config, dtype=kind, output_loading_info=True, **options
         )
@@ -166,7 +166,7 @@ def refuse_other_kinds(name: str, config: Any) -> None:
 def refuse_pickle(name: str) -> None:
     """Raise Refused for a folder that has pickled weights only: unpickling can run code from the file."""
     folder = Path(name)
-    pickled = sorted(each.name for each in folder.glob("pytorch_model*.bin"))
+    pickled = sorted(file.name for file in folder.glob("pytorch_model*.bin"))
     if pickled and not any(folder.glob("*.safetensors")):
         raise Refused(
             f"{name} has pickled weights ({pickled[0]}), which can run code when they are opened: "
@@ -181,7 +181,7 @@ def refuse_unused_layers(name: str, config: Any, unexpected: Iterable[str]) -> N
     excess layers. `unexpected`: names of the weights that the model does not use."""
     count = getattr(config.get_text_config(), "num_hidden_layers", None)
     layers = {
-        int(found[1]) for key in unexpected if (found := re.search(r"\.(?:layers|h|blocks)\.(\d+)\.", key))
+        int(match[1]) for key in unexpected if (match := re.search(r"\.(?:layers|h|blocks)\.(\d+)\.", key))
     }
     if count is not None and layers and max(layers) >= count:
         raise ValueError(
@@ -228,22 +228,22 @@ def choose_dtype(dtype: str | torch.dtype, device: torch.device, config: object)
     if dtype != "auto":
         if isinstance(dtype, torch.dtype):
             return dtype
-        found = getattr(torch, str(dtype), None)
-        if not isinstance(found, torch.dtype):
+        torch_dtype = getattr(torch, str(dtype), None)
+        if not isinstance(torch_dtype, torch.dtype):
             raise Refused(f"{dtype} is not a dtype: use {DTYPES}")
-        if not found.is_floating_point:
+        if not torch_dtype.is_floating_point:
             raise Refused(
                 f"a model cannot compute in {dtype}: use {DTYPES}; weights of 8 or 4 bits are "
                 "weights='int8' or 'int4' of a compiled model (--weights)"
             )
-        return found
+        return torch_dtype
     if device.type != "cpu" or getattr(config, "quantization_config", None) is not None:
         return "auto"
     return fastest_dtype()
 
 
 def explain(name: str, error: Exception) -> str:
-    """Error message for a failure to load this checkpoint: the cause and the fix in one sentence."""
+    """The error message for a checkpoint that cannot be loaded: the cause and the fix in one sentence."""
     text = " ".join(str(error).split())
     lower = text.lower()
     if name.endswith(GGUF):

@@ -1,4 +1,4 @@
-"""Recognises the target that a draft head was trained for."""
+"""Fingerprints of models, by which a draft head recognises the target that it was trained for."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ CONFIG = (
     "model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
     "num_key_value_heads"
 ).split()
-SAMPLE = 16  # weights of each parameter
-KEY = "outpace_target"  # of the fingerprint in the configuration of a head
+SAMPLE = 16  # number of weights of each parameter that are hashed
+KEY = "outpace_target"  # of the target's fingerprint in the configuration of a head
 
 
 def target_fingerprint(target: TargetWithLayers) -> str:
     """SHA-256 of the target's sizes and of a few weights of each parameter, as bfloat16.
 
     It is the same in float32 and bfloat16, and after outpace has compressed the weights. It may differ in
-    float16 if the checkpoint is float32, whose weights are then rounded twice, and differs for weights that
-    were quantised otherwise."""
+    float16 if the checkpoint is float32, as weights are then rounded twice, and differs for weights that were
+    quantised by other tools."""
     compressed = getattr(target, "compressed_weights", None)
     if compressed is not None:
         return compressed.fingerprint
@@ -45,12 +45,15 @@ def model_fingerprint(model: PreTrainedModel) -> str:
 
 def fingerprint_of(parameters: Iterable[Tensor], sizes_of: Any) -> str:
     """SHA-256 of the sizes in a configuration and of a few weights of each parameter."""
-    parameters = [each for each in parameters if each.is_floating_point()]
+    parameters = [parameter for parameter in parameters if parameter.is_floating_point()]
     sample = torch.cat(
-        [each.detach().flatten()[:: max(1, each.numel() // SAMPLE)][:SAMPLE].cpu() for each in parameters]
+        [
+            parameter.detach().flatten()[:: max(1, parameter.numel() // SAMPLE)][:SAMPLE].cpu()
+            for parameter in parameters
+        ]
     )
     layer = last_layer(sizes_of)
     sizes = {name: getattr(layer, name, None) for name in CONFIG}
-    found = hashlib.sha256(json.dumps(sizes).encode())
-    found.update(sample.bfloat16().view(torch.int16).numpy().tobytes())
-    return found.hexdigest()
+    digest = hashlib.sha256(json.dumps(sizes).encode())
+    digest.update(sample.bfloat16().view(torch.int16).numpy().tobytes())
+    return digest.hexdigest()

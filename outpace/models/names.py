@@ -27,7 +27,7 @@ def packaged_heads(target: str) -> list[str]:
 
 def is_model(folder: Path) -> bool:
     """Whether a folder holds a model, an adapter or a draft head."""
-    return any((folder / each).is_file() for each in CONFIGS)
+    return any((folder / config).is_file() for config in CONFIGS)
 
 
 def resolve(name: str) -> str:

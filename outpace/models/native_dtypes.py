@@ -1,5 +1,4 @@
-"""The dtypes in which this CPU has arithmetic of its own; in others PyTorch emulates it, which is slower than
-float32."""
+"""The dtypes in which this CPU computes natively. PyTorch emulates others, which is slower than float32."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ def is_native(dtype: torch.dtype) -> bool:
     """Whether PyTorch multiplies matrices of this dtype with instructions of this CPU."""
     if dtype not in INSTRUCTIONS:
         return True
-    # the library with these kernels; PyTorch for macOS comes without it, and is fastest in float32
+    # oneDNN has the kernels; PyTorch for macOS lacks it and is fastest in float32
     if not torch.backends.mkldnn.is_available():
         return False
     able = torch.cpu.get_capabilities()
@@ -37,8 +36,8 @@ def fastest_dtype() -> torch.dtype:
 
 
 def notice(chosen: torch.dtype, stored: torch.dtype | None, *, named: bool) -> str | None:
-    """One sentence for the user of a model on this CPU that is loaded in `chosen` from a checkpoint in
-    `stored`, where the CPU lacks the arithmetic of one of them. `named`: the user named `chosen`."""
+    """One sentence for the user of a model that is loaded in `chosen` from a checkpoint in `stored`; None if
+    the CPU computes natively in both. `named`: the user named `chosen`."""
     if named and not is_native(chosen):
         name = str(chosen).removeprefix("torch.")
         return (
@@ -57,7 +56,7 @@ def notice(chosen: torch.dtype, stored: torch.dtype | None, *, named: bool) -> s
 def compiled_notice(name: str, dtype: torch.dtype, precision: torch.dtype) -> str | None:
     """One sentence for the user of a model with this name and dtype whose compiled forwards compute in
     `precision`, if that is another dtype."""
-    own, other = (str(each).removeprefix("torch.") for each in (dtype, precision))
+    own, other = (str(kind).removeprefix("torch.") for kind in (dtype, precision))
     if own == other:
         return None
     return (
@@ -66,7 +65,7 @@ def compiled_notice(name: str, dtype: torch.dtype, precision: torch.dtype) -> st
     )
 
 
-@cache  # Python forgets what it has shown once whenever filters change, as they do when a model is traced
+@cache  # Python repeats "once" warnings after filters change, as they do when a model is traced
 def warn_once(message: str) -> None:
     """Warn with this message, once in a process."""
     warnings.warn(message, stacklevel=3)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from outpace.core.contracts import NOTHING, Cache, Carry, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 
-FLOOR = -1.0  # least value in the hidden states of a table: logits of impossible tokens would dominate them
+FLOOR = -1.0  # least value in a table's hidden states: logits of impossible tokens would dominate them
 
 
 class TableTarget:
@@ -72,11 +72,11 @@ class TableTarget:
 
     @property
     def caches(self) -> list[TableCache]:
-        return [cache for each in self._caches if (cache := each()) is not None]
+        return [cache for cache_ref in self._caches if (cache := cache_ref()) is not None]
 
     def open(self, slots: int, capacity: int) -> TableCache:
         cache = TableCache(slots, capacity)
-        self._caches = [ref(each) for each in (*self.caches, cache)]
+        self._caches = [ref(opened) for opened in (*self.caches, cache)]
         return cache
 
     def state(self, tokens: Sequence[int]) -> int:
@@ -124,9 +124,9 @@ class TableTarget:
 
 
 class TableCache:
-    """Implementation of core.contracts.Cache of a table model. Instead of keys and values it holds states,
-    row indices of `TableTarget.logits`: per slot that after the committed tokens, and those of uncommitted
-    nodes."""
+    """Implementation of core.contracts.Cache for a table model. In place of keys and values it holds states,
+    row indices of `TableTarget.logits`: one per slot after the committed tokens, and one per uncommitted
+    node."""
 
     device = torch.device("cpu")
 
@@ -148,7 +148,7 @@ class TableCache:
         return sum(self.lengths)
 
     def slot_bytes(self, slot: int, tokens: int) -> int:
-        """A byte for each token: it stores nothing."""
+        """One byte per token, as a table model stores nothing."""
         return max(tokens, self.lengths[slot])
 
     def bytes_for(self, tokens: Mapping[int, int]) -> int:

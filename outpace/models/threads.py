@@ -1,10 +1,10 @@
-"""The CPUs, and how busy they are."""
+"""Number and load of the CPUs."""
 
 from __future__ import annotations
 
 import os
 
-SPARE = 0.5  # processes more than CPUs that are no sign of other programs
+SPARE = 0.5  # load above the number of CPUs that does not yet count as busy
 
 
 def num_cpus() -> int:
@@ -13,17 +13,16 @@ def num_cpus() -> int:
 
 
 def load() -> float | None:
-    """Processes that run or wait for a CPU, as a mean of the last minute; None where the system counts
-    none."""
+    """The load average of the last minute (processes that run or wait for a CPU); None if unavailable."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def busy(processes: float | None, num_threads: int = 1) -> bool:
-    """Whether so many processes, `num_threads` threads of this one among them, do not fit on the CPUs."""
+    """Whether a load of `processes`, `num_threads` threads of this process included, exceeds the CPUs."""
     return processes is not None and processes > max(num_cpus(), num_threads) + SPARE
 
 
 def fitting_threads(num_threads: int, processes: float | None) -> int:
-    """How many of `num_threads` threads are used beside so many processes: half of them on a busy machine.
-    They wait for each other after every operation, so that all stand still when one is interrupted."""
+    """Number of threads to use at a load of `processes`: half of `num_threads` on a busy machine, since
+    threads wait for each other after every operation, and all stand still when one is interrupted."""
     return max(1, num_threads // 2) if busy(processes) else num_threads

@@ -11,16 +11,16 @@ from outpace.models.cache_argument import cache_argument
 
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
 STATE_INPUTS = ("cache_params", "state", "mems")  # forward arguments of models with a recurrent state
-# model types whose own attention code is known to use position ids; other models with attention code of
-# their own score chains only
+# model types whose custom attention code is known to use position ids; other models with custom attention
+# code score chains only
 FOLLOW_POSITIONS = ("gptj", "falcon", "codegen", "gpt_neox_japanese")
 RECURRENT = ("mamba", "linear", "recurrent", "conv", "rwkv", "lstm", "ssm")
 
 
 def refuse(model: PreTrainedModel, parameters: Set[str], *, recurrent: bool) -> None:
-    """Raise ValueError for models whose layers keep something else than a key and a value per token, or a
-    recurrent state in transformers' cache. `parameters`: names of the parameters of the model's forward.
-    `recurrent`: it has layers with such states."""
+    """Raise ValueError for models whose layers keep anything else than a key and a value per token, or
+    recurrent states in transformers' cache. `parameters`: names of the parameters of the model's forward.
+    `recurrent`: the model has layers with such states."""
     config, name = model.config.get_text_config(), type(model).__name__
     if model.config.is_encoder_decoder:
         raise ValueError(
@@ -30,7 +30,7 @@ def refuse(model: PreTrainedModel, parameters: Set[str], *, recurrent: bool) -> 
     kinds = set(_layer_kinds(config))
     has_states = any(word in kind for kind in kinds for word in RECURRENT)
     has_states = has_states or not parameters.isdisjoint(STATE_INPUTS)
-    # some of these models can have attention in every layer, as Granite 4 Micro has
+    # models of these types may have attention in every layer, as Granite 4 Micro
     has_states = has_states or (getattr(model, "_is_stateful", False) and not kinds)
     if has_states and not recurrent:
         raise own_states(model)
@@ -49,7 +49,7 @@ def refuse(model: PreTrainedModel, parameters: Set[str], *, recurrent: bool) -> 
 
 
 def own_states(model: PreTrainedModel) -> ValueError:
-    """The error for a model that keeps recurrent states elsewhere than in transformers' cache."""
+    """The error for a model that keeps recurrent states outside of transformers' cache."""
     return ValueError(
         f"{type(model).__name__} keeps a recurrent state in a form of its own, which cannot be taken back to "
         "an earlier token: choose a model whose recurrent layers use transformers' cache, or one without them"
@@ -69,7 +69,7 @@ def rope_limit(config: Config) -> int | None:
     chunks."""
     parameters = getattr(config, "rope_parameters", None) or {}
     kinds = (
-        parameters.values() if all(isinstance(each, dict) for each in parameters.values()) else [parameters]
+        parameters.values() if all(isinstance(value, dict) for value in parameters.values()) else [parameters]
     )
     limits: list[int] = []
     for kind in kinds:
@@ -82,7 +82,7 @@ def rope_limit(config: Config) -> int | None:
 
 def attends_by_cache_slot(model: PreTrainedModel, parameters: Set[str], *, dense: bool) -> bool:
     """Whether attention may depend on cache positions instead of position ids, as the biases of ALiBi do; the
-    two are equal in chains but not in trees. `dense`: the model has attention code of its own."""
+    two are equal in chains but not in trees. `dense`: the model has custom attention code."""
     config = model.config.get_text_config()
     own = dense and not getattr(model, "_supports_attention_backend", False)
     return (

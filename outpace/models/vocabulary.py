@@ -23,10 +23,10 @@ from torch import Tensor
 
 from outpace.core.contracts import Target
 
-STRAY = re.compile("[\udc80-\udcff]")  # surrogates by which Python decodes bytes that are not UTF-8
-ANCHORS = 8  # characters tried as a prefix when text is encoded, after a line feed
+STRAY = re.compile("[\udc80-\udcff]")  # surrogates to which Python decodes bytes that are not UTF-8
+ANCHORS = 8  # number of characters, besides a line feed, that are tried as a prefix when text is encoded
 FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
-# roles by which special tokens of two vocabularies match although their names differ
+# roles: special tokens of two vocabularies with the same role match although their names differ
 BEGIN, END = ("bos", "eos")
 
 
@@ -35,7 +35,7 @@ class Vocabulary:
     """The byte strings of one model's tokens, and how text is tokenized."""
 
     pieces: tuple[bytes | None, ...]  # (V,) byte string of each token; None: a special token, or an unused id
-    split: Callable[[str], Sequence[int]]  # text at any position of a longer one -> tokens, none special
+    split: Callable[[str], Sequence[int]]  # text from anywhere in a longer text -> tokens, none special
     specials: Mapping[str, int] = field(default_factory=dict[str, int])  # role or name -> token id
     begin: tuple[int, ...] = ()  # tokens before every text, such as bos
     later: frozenset[int] = frozenset()  # tokens that `ids` uses only if no other has the same bytes
@@ -44,11 +44,11 @@ class Vocabulary:
     def ids(self) -> dict[bytes, int]:
         """Byte string -> token id; where several tokens have the same bytes, the first that is not in
         `later`."""
-        found: dict[bytes, int] = {}
+        ids: dict[bytes, int] = {}
         for token, piece in enumerate(self.pieces):
-            if piece and (piece not in found or found[piece] in self.later):
-                found[piece] = token
-        return found
+            if piece and (piece not in ids or ids[piece] in self.later):
+                ids[piece] = token
+        return ids
 
     def to_bytes(self, tokens: Sequence[int]) -> bytes:
         """The concatenated byte strings of these tokens; special tokens have none."""
@@ -114,10 +114,10 @@ class Vocabulary:
         def split(text: str) -> list[int]:
             data, tokens = text.encode(), list[int]()
             while data:
-                found = next((data[:size] for size in range(longest, 0, -1) if data[:size] in words), None)
-                if found is not None:
-                    tokens.append(words[found])
-                data = data[len(found or b"?") :]
+                piece = next((data[:size] for size in range(longest, 0, -1) if data[:size] in words), None)
+                if piece is not None:
+                    tokens.append(words[piece])
+                data = data[len(piece or b"?") :]
             return tokens
 
         return Vocabulary(tuple(pieces), split, specials or {})
@@ -135,18 +135,18 @@ class CrossVocabularyDraft:
     def matching_tokens(self) -> dict[int, int]:
         """Draft model token -> target token with the same bytes or the same special role; one to one."""
         target_vocabulary, draft_vocabulary = self.target_vocabulary, self.draft_vocabulary
-        found = {
+        matches = {
             token: target_vocabulary.ids[piece]
             for piece, token in draft_vocabulary.ids.items()
             if piece in target_vocabulary.ids
         }
-        taken = set(found.values())
+        taken = set(matches.values())
         for name, token in draft_vocabulary.specials.items():
             match = target_vocabulary.specials.get(name)
-            if match is not None and token not in found and match not in taken:
-                found[token] = match
+            if match is not None and token not in matches and match not in taken:
+                matches[token] = match
                 taken.add(match)
-        return found
+        return matches
 
     @cached_property
     def shared(self) -> tuple[Tensor, Tensor]:  # (A,), (A,) int64

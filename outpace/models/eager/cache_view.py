@@ -1,8 +1,8 @@
-"""The KV cache of a target's eager forwards, as a smaller model that is made of the target's layers sees it.
+"""A view of a target's KV cache (eager forwards) for a draft model made of the target's own layers.
 
-The committed entries are the target's own, computed by the whole model. What the smaller model computes for
-draft nodes stands at the cache positions after them, where the target's next forward overwrites it. A view
-commits nothing and frees nothing: the target does.
+The committed entries were computed by the whole target. The draft model writes its entries of draft nodes at
+the cache positions after these, where the target's next forward overwrites them. Only the target commits and
+frees entries.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EagerView(EagerCache):
 
     def reserve(self, slot: int, tokens: int) -> None:
         self._base.reserve(slot, tokens)
-        self.count = self._base.count  # it is longer now if the memory had to grow
+        self.count = self._base.count  # replaced if the memory had to grow
 
     def causal_mask(self, start: int, end: int) -> Tensor:
         return self._base.causal_mask(start, end)

@@ -2,8 +2,8 @@
 node.
 
 Hooks are registered only for forwards in which such an output is requested. The LM head's input is captured
-at the head itself, because some architectures scale or project it after the last layer. The same hook passes
-no tokens to the head if no logits are requested.
+at the head itself, because some architectures scale or project it after the last layer. If no logits are
+requested, the same hook passes no tokens to the head.
 
 Letters: N tokens of a forward, n tokens of one row, T cache positions, D hidden size, H heads.
 """
@@ -26,7 +26,7 @@ class OutputCapture:
     def __init__(self, model: PreTrainedModel, num_layers: int) -> None:
         self.head = model.get_output_embeddings()
         self.num_layers = num_layers
-        # the part of a multimodal model that generates text: the vision model before it has layers too
+        # the text decoder of a multimodal model: its vision model has a list of layers too
         decoder = model.get_decoder()
         self.layers = next(
             (
@@ -51,20 +51,20 @@ class OutputCapture:
     ) -> Iterator[dict[int, Tensor]]:
         """Context manager around one forward: yields a dict layer -> (1, N, D), filled while the model runs.
         Without `logits` the LM head receives no tokens. ValueError for a layer that the model lacks."""
-        found: dict[int, Tensor] = {}
+        captured: dict[int, Tensor] = {}
         with ExitStack() as stack:
             for layer in sorted(wanted - {-1}):
-                hook = self.layer(layer).register_forward_hook(_output_hook(found, layer))
+                hook = self.layer(layer).register_forward_hook(_output_hook(captured, layer))
                 stack.callback(hook.remove)
             if self.head is not None and (-1 in wanted or not logits):
-                hook = self.head.register_forward_pre_hook(_head_hook(found, -1 in wanted, logits, keep))
+                hook = self.head.register_forward_pre_hook(_head_hook(captured, -1 in wanted, logits, keep))
                 stack.callback(hook.remove)
             elif -1 in wanted:
                 raise ValueError(
                     "this model has no output embeddings, so the LM head's input cannot be captured: "
                     "request a layer's output"
                 )
-            yield found
+            yield captured
 
     def layer(self, layer: int) -> nn.Module:
         """The module of this layer. ValueError for a layer that the model lacks."""
@@ -76,18 +76,18 @@ class OutputCapture:
         return self.layers[layer]
 
 
-def _output_hook(found: dict[int, Tensor], layer: int) -> Any:
+def _output_hook(captured: dict[int, Tensor], layer: int) -> Any:
     def keep(module: nn.Module, inputs: Any, output: Any) -> None:
-        found[layer] = output[0] if isinstance(output, tuple) else output
+        captured[layer] = output[0] if isinstance(output, tuple) else output
 
     return keep
 
 
-def _head_hook(found: dict[int, Tensor], wanted: bool, logits: bool, keep: Tensor | None) -> Any:
+def _head_hook(captured: dict[int, Tensor], wanted: bool, logits: bool, keep: Tensor | None) -> Any:
     def select(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         states, *rest = inputs
         if wanted:
-            found[-1] = states
+            captured[-1] = states
         if not logits:
             return states[:, :0], *rest
         return None if keep is None else (states[:, keep], *rest)

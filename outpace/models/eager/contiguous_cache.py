@@ -1,4 +1,4 @@
-"""The KV cache of eager forwards: each slot has memory of its own, in one piece.
+"""The KV cache of eager forwards: each slot has contiguous memory of its own.
 
 The memory of a slot is allocated at its first use and freed or retained when the slot is released. Keys and
 values of one shape, of all layers, share a storage, so that one copy moves an entry in all of them.
@@ -27,7 +27,7 @@ class RetainedText:
 
     tokens: Tensor  # (T,) int64 on the host
     storages: list[Tensor]  # with at least T cache positions
-    num_positions: int = field(init=False)  # of the storages; every step adds up those of all texts
+    num_positions: int = field(init=False)  # of the storages; stored, as every step sums it over all texts
 
     def __post_init__(self) -> None:
         self.num_positions = _num_positions(self.storages)
@@ -36,8 +36,8 @@ class RetainedText:
 class ContiguousCache(EagerCache):
     """An `EagerCache` with one tensor (P, 1, H, T, D) per slot and shape.
 
-    Implementation of core.contracts.PrefixCache: attention reads the memory of a slot in one piece, so texts
-    cannot share entries: they are copied."""
+    Implementation of core.contracts.PrefixCache: attention reads a slot's memory as one tensor, so texts
+    cannot share entries, and entries of a common prefix are copied."""
 
     def __init__(
         self, planes: Planes, slots: int, capacity: int, device: torch.device, *, in_8_bits: bool = False
@@ -45,8 +45,8 @@ class ContiguousCache(EagerCache):
         super().__init__(planes if capacity else planes.divided(), capacity, device)
         self.in_8_bits = in_8_bits
         self._storages: list[list[Tensor]] = []  # per slot; empty without memory
-        self._tokens: dict[int, Tensor] = {}  # slot -> its tokens, if they were told
-        self._retained: list[RetainedText] = []  # first the one used longest ago
+        self._tokens: dict[int, Tensor] = {}  # slot -> its tokens, if `name` was called
+        self._retained: list[RetainedText] = []  # least recently used first
         self._limits: dict[str, int] = {}  # name -> most cache positions of slots and retained texts
         self.grow(slots)
 
@@ -62,7 +62,7 @@ class ContiguousCache(EagerCache):
 
     @property
     def retained_bytes(self) -> int:
-        return sum(each.num_positions for each in self._retained) * self.planes.token_bytes
+        return sum(text.num_positions for text in self._retained) * self.planes.token_bytes
 
     def _positions(self, slot: int, tokens: int) -> int:
         """Number of cache positions of a slot that has at least `tokens`."""
@@ -74,8 +74,8 @@ class ContiguousCache(EagerCache):
         return max(tokens, held * 5 // 4 if held else self.capacity)
 
     def reserve(self, slot: int, tokens: int) -> None:
-        """Give a slot at least `tokens` cache positions: `capacity` at its first use, a quarter more than it
-        has when that is not enough. With capacity 0 a multiple of BLOCK, whatever it has."""
+        """Give a slot at least `tokens` cache positions: at its first use at least `capacity`, later at least
+        a quarter more than it has. With capacity 0: the next multiple of BLOCK."""
         storages = self._storages[slot]
         held, size = _num_positions(storages), self._positions(slot, tokens)
         if size == held:
@@ -96,7 +96,8 @@ class ContiguousCache(EagerCache):
                 storages.append(made)
 
     def _adopt(self, text: RetainedText, slot: int, length: int) -> None:
-        """Give an empty slot the memory of a text that is no longer retained, and its first entries."""
+        """Give an empty slot the memory of a text that was removed from the retained ones; its first `length`
+        entries are used."""
         self._storages[slot] = text.storages
         self.reserve(slot, max(length, self.capacity))
 
@@ -105,26 +106,26 @@ class ContiguousCache(EagerCache):
         self._evict(0)
 
     def _evict(self, positions: int) -> None:
-        """Evict retained texts until so many more cache positions are within the limit."""
+        """Evict retained texts until `positions` more cache positions are within the limit."""
         while self._retained and not self._fits(positions, self._retained):
             del self._retained[0]
 
     def _fits(self, positions: int, retained: Sequence[RetainedText]) -> bool:
-        """Whether the limit allows so many cache positions besides those of the slots and these texts."""
+        """Whether the limit allows `positions` more cache positions than slots and `retained` texts hold."""
         if not self._limits:
             return True
-        held = sum(map(_num_positions, self._storages)) + sum(each.num_positions for each in retained)
+        held = sum(map(_num_positions, self._storages)) + sum(text.num_positions for text in retained)
         return held + positions <= min(self._limits.values())
 
     def name(self, slot: int, tokens: Tensor) -> None:  # (T,)
         self._tokens[slot] = tokens
 
     def restore(self, slot: int, tokens: Tensor) -> int:  # (T,)
-        """A retained text gives the slot its memory if `tokens` continue it, so that nothing is lost, or if
-        memory lacks for both; else entries are copied."""
+        """The slot takes over the memory of a retained text if `tokens` begin with the whole text, so that no
+        entries are lost, or if there is no memory for both; else entries are copied."""
         running = [RetainedText(own, self._storages[other]) for other, own in self._tokens.items()]
         texts = [*self._retained, *running]
-        common = [common_length(each.tokens, tokens) for each in texts]
+        common = [common_length(known.tokens, tokens) for known in texts]
         length = max(common, default=0)
         if length == 0:
             return 0
@@ -155,12 +156,13 @@ class ContiguousCache(EagerCache):
                 self._retain(tokens, storages)
 
     def _retain(self, tokens: Tensor, storages: list[Tensor]) -> None:
-        """Retain the entries of a text, in place of those that it begins with. Empties `storages`."""
+        """Retain the entries of a text, in place of retained texts that are its prefixes. Empties
+        `storages`."""
         length = len(tokens)
         entries = list[Tensor]()
-        while storages:  # copies, as a slot has memory for text that did not come; one storage at a time
+        while storages:  # copied without unused positions of the slot, one storage at a time
             entries.append(storages.pop(0)[:, :, :, :length].clone())
-        kept = [each for each in self._retained if common_length(each.tokens, tokens) < len(each.tokens)]
+        kept = [text for text in self._retained if common_length(text.tokens, tokens) < len(text.tokens)]
         self._retained = [*kept[1 - MAX_RETAINED :], RetainedText(tokens, entries)]
 
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)

@@ -1,8 +1,8 @@
-"""KV entries in 8 bits, as OpenVINO's paged attention stores them: each key and value of a head by itself.
+"""KV entries in 8 bits, as OpenVINO's paged attention stores them: quantized per token and head.
 
 A row of D + 8 bytes holds scale and zero point (float32) and D integers x, which stand for (x - zero point) ×
-scale. It depends on one token alone, so that an entry can be moved, and a rejected draft node leaves nothing
-behind.
+scale. It depends on one token alone, so entries can be moved, and rejected draft nodes have no effect on
+others.
 
 Letters: D head size.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 FORMATS = ("int8",)
 NUM_BYTES = 8  # of scale and zero point
 LARGEST = 255  # integer
-LEAST_SCALE = 1e-4  # of entries whose numbers are all equal
+LEAST_SCALE = 1e-4  # scale of entries whose numbers are all equal
 
 
 def to_rows(entries: Tensor) -> Tensor:  # (..., D) -> (..., D + 8) uint8

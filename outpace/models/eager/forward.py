@@ -32,7 +32,7 @@ from outpace.models.forward.request import ForwardRequest
 from outpace.models.forward.row_inputs import RowInputs
 from outpace.models.skip_set import SkipSet
 
-# `logits_to_keep` for the logits of all tokens. 0 means the same to transformers, but given a number Gemma 4
+# `logits_to_keep` for the logits of all tokens. In transformers 0 means the same, but with any number Gemma 4
 # slices the attention masks before its layers that share keys and values, and the masks that outpace passes
 # (`RowMasks`) cannot be sliced.
 EVERY = slice(None)
@@ -41,7 +41,7 @@ EVERY = slice(None)
 class Forward(InTorch):
     """Runs a private copy of a model, with our attention functions, over rows of a KV cache."""
 
-    # whether a layer's output is one vector per token; found by `probe`
+    # whether a layer's output is one vector per token; `probe` sets it
     one_state = True
     keeps_states = False  # whether layers are recurrent: drafts are chains, and no layer can be skipped
     cache_type = ContiguousCache  # of the KV caches that forwards read and write
@@ -50,7 +50,7 @@ class Forward(InTorch):
     def __init__(self, model: PreTrainedModel) -> None:
         self.original = model
         self.cache_in_8_bits = False  # of KV caches opened from now on
-        self._after: dict[int, ForwardAfter] = {}  # layer -> forwards of those after it
+        self._after: dict[int, ForwardAfter] = {}  # layer -> forwards that begin after it
         switchable = getattr(model, "_supports_attention_backend", False)
         self.model = private_copy(model, {"eager": EAGER}, FUSED if switchable else EAGER)
         model = self.model
@@ -67,7 +67,7 @@ class Forward(InTorch):
 
     @property
     def shares_keys(self) -> bool:
-        """Whether some layers read the keys and values of layers before them and store none."""
+        """Whether some layers store no keys and values and read those of earlier layers."""
         return len(self.planes.of_layer) < self.captures.num_layers
 
     @torch.no_grad()
@@ -97,7 +97,7 @@ class Forward(InTorch):
         return True
 
     def one_token(self) -> dict[str, Any]:
-        """The arguments of a forward of the model over one token, which stores nothing."""
+        """The arguments of a forward of the model over one token that stores nothing."""
         token = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
         return self._arguments(token, token, self.trial_cache())
 
@@ -112,7 +112,8 @@ class Forward(InTorch):
         return arguments
 
     def _unusual_arguments(self, inputs: ForwardInputs, request: ForwardRequest) -> dict[str, Any]:
-        """The arguments for inputs or position ids of other kinds. ValueError if the model takes none."""
+        """The arguments for embeddings, or for position ids that do not follow from cache positions.
+        ValueError if the model does not take them."""
         name, config = type(self.model).__name__, self.model.config.get_text_config()
         ids = inputs.position_ids()
         sections = (getattr(config, "rope_parameters", None) or {}).get("mrope_section")
@@ -138,13 +139,13 @@ class Forward(InTorch):
         return self.cache_type(self.planes, slots, capacity, self.device, in_8_bits=self.cache_in_8_bits)
 
     def view(self, cache: Cache, kept: Sequence[int]) -> EagerView:
-        """The KV cache of a target, as this model made of the target's layers sees it."""
+        """A view of a target's KV cache for this model, which consists of layers of that target."""
         if isinstance(cache, EagerCache):
             return EagerView(cache)
         raise ValueError(OWN_CACHE)
 
     def read(self, request: ForwardRequest, cache: SlotCache) -> ForwardOutputs:
-        """Run the request in one forward if possible, else in one for each row."""
+        """Run the request in one forward if possible, else in one forward for each row."""
         assert isinstance(cache, EagerCache)
         if request.after is not None:
             return self._layers_after(request.after).read(replace(request, after=None), cache)
@@ -152,7 +153,7 @@ class Forward(InTorch):
             dense = self.dense and len(request.rows) == 1
             inputs = ForwardInputs(cache, request.rows, attention=request.want.attention, dense=dense)
             return self._run(inputs, request)
-        return ForwardOutputs.joined([self.read(each, cache) for each in request.by_row()])
+        return ForwardOutputs.joined([self.read(row, cache) for row in request.by_row()])
 
     def _layers_after(self, layer: int) -> Forward:
         if layer not in self._after:

@@ -112,8 +112,8 @@ class ForwardInputs(OwnInputs):
         self.weights: dict[int, list[Tensor]] = {}  # layer -> per row (heads, n, T), captured in the forward
         self._planes_of = cache.planes.of_layer
         self._one = len(rows) == 1
-        # per row, views in every plane of all its keys and values, and of those that this forward writes;
-        # empty until the first layer runs
+        # per row and plane: a view of all keys and values (`_reads`), and of those that this forward writes
+        # (`_writes`); empty until the first layer runs
         self._reads: list[Sequence[Tensor]] = []
         self._writes: list[Sequence[Tensor]] = []
 
@@ -163,15 +163,15 @@ class ForwardInputs(OwnInputs):
         return torch.cat([self.query_positions(row) for row in self.rows])
 
     def position_ids(self) -> Tensor:  # (N,), or (A, N) by axis
-        """Position id of every token as the model gets it: with the shift of its row, or the row's own."""
-        found = [
+        """Position id of every token as the model gets it: with its row's `shift`, or from `positions`."""
+        by_row = [
             row.positions.to(self.cache.count)
             if row.positions is not None
             else self.query_positions(row)[None] + row.shift
             for row in self.rows
         ]
-        axes = max(len(ids) for ids in found)
-        together = torch.cat([ids.expand(axes, -1) for ids in found], 1)
+        axes = max(len(ids) for ids in by_row)
+        together = torch.cat([ids.expand(axes, -1) for ids in by_row], 1)
         return together if axes > 1 else together[0]
 
     def attention_mask(self, rule: Rule, reach: int | None, dtype: torch.dtype, device: Any) -> Any:
@@ -194,7 +194,7 @@ class ForwardInputs(OwnInputs):
             queries = self.query_positions(row)[:, None]
             keys = self._key_positions(row)[None, low:]
             sees = keys <= queries if row.visible is None else self._sees(row, row.visible)[:, low:]
-            if row.two_way:  # rules are causal: a later node counts as near as the node itself
+            if row.two_way:  # mask rules are causal: a later node is treated as if at the query's position
                 keys = torch.minimum(keys, queries)
             first = torch.zeros((), dtype=torch.int64, device=device)
             masks.append(RowMask(low, sees & rule(first, first, queries, keys)))

@@ -23,8 +23,8 @@ def private_copy(
     model: PreTrainedModel, attention: Mapping[str, str] | None = None, otherwise: str | None = None
 ) -> PreTrainedModel:
     """A copy of the model in evaluation mode. In each of its configs, attention implementation `name` is
-    replaced by `attention[name]`, or by `otherwise` if `attention` has no such key; without `attention` it is
-    kept."""
+    replaced by `attention[name]`, or by `otherwise` if `attention` lacks that key; without `attention` it
+    stays."""
     copies = {id(module): object.__new__(type(module)) for module in model.modules()}
     rebind = _Rebinding(copies)
     for module in model.modules():
@@ -59,16 +59,16 @@ class _Rebinding:
         if isinstance(value, PreTrainedConfig):
             return copy.deepcopy(value, self._configs)
         if type(value) in (dict, OrderedDict):
-            return type(value)((key, self(each)) for key, each in value.items())
+            return type(value)((key, self(item)) for key, item in value.items())
         if type(value) in (list, set):
-            return type(value)(self(each) for each in value)
+            return type(value)(self(item) for item in value)
         if isinstance(value, MethodType) and id(value.__self__) in self._copies:
             return MethodType(value.__func__, self._copies[id(value.__self__)])
         if isinstance(value, partial):  # accelerate's wrapper of a module's forward
             bound = partial(self(value.func), *map(self, value.args), **value.keywords)
-            vars(bound).update({name: self(each) for name, each in vars(value).items()})
+            vars(bound).update({name: self(attribute) for name, attribute in vars(value).items()})
             return bound
         return value
 
     def configs(self) -> list[Any]:
-        return [each for each in self._configs.values() if isinstance(each, PreTrainedConfig)]
+        return [config for config in self._configs.values() if isinstance(config, PreTrainedConfig)]

@@ -19,13 +19,13 @@ from outpace.models.forward.row_inputs import RowInputs
 if TYPE_CHECKING:
     from outpace.models.eager.forward import Forward
 
-# relative differences of logits that are attributed to rounding: in 16 bits the rounding of many layers adds
-# up, and other experts may be chosen
+# relative differences of logits that are attributed to rounding, in 16 bits and in more: in 16 bits the
+# rounding of many layers adds up, and other experts may be chosen
 ROUNDING_16, ROUNDING = 0.5, 1e-2
 TINY = 1e-6  # of logits that are all 0
 CAPACITY = 8  # cache positions of a slot
 
-Part = tuple[int, int, Tensor]  # (slot, number of tokens that it holds, next tokens)
+Part = tuple[int, int, Tensor]  # (slot, number of tokens that the slot holds, next tokens)
 
 
 def _read(forward: Forward, cache: EagerCache, parts: Sequence[Part]) -> Tensor:  # (N, V)
@@ -38,16 +38,16 @@ def _read(forward: Forward, cache: EagerCache, parts: Sequence[Part]) -> Tensor:
         rows.append(RowInputs(slot, start, end, start, top=end - 1))
     sizes = [len(tokens) for _, _, tokens in parts]
     together = torch.cat([tokens for _, _, tokens in parts])
-    found = forward.read(ForwardRequest(rows, sizes, together), cache).logits
-    assert found is not None
-    return found.clone()
+    logits = forward.read(ForwardRequest(rows, sizes, together), cache).logits
+    assert logits is not None
+    return logits.clone()
 
 
 @torch.no_grad()
 def check_reading(forward: Forward) -> None:
-    """Set `packs` of the forwards to False if rows that are read together change one another's logits, as
-    where layers mix neighbouring tokens by themselves, or cannot be read together. ValueError if the model
-    computes something else where it reads a text in parts."""
+    """Set `packs` of the forwards to False if rows in one forward change one another's logits, as where
+    layers mix neighbouring tokens outside of attention, or if such a forward fails. ValueError if reading a
+    text in parts changes its logits."""
     name, cache = type(forward.model).__name__, _cache(forward)
     text, other = torch.tensor([0, 1, 2, 0]), torch.tensor([2, 0, 1])
     try:
@@ -80,8 +80,8 @@ def _packs(forward: Forward, whole: Tensor, text: Tensor, other: Tensor) -> bool
 
 
 def _alike(logits: Tensor, other: Tensor) -> bool:
-    """Whether the difference of these logits is rounding at each token; of those that are finite, as decoding
-    tells of others."""
+    """Whether these logits differ by rounding only, at each token. Logits that are not finite are ignored:
+    decoding reports them."""
     rounding = ROUNDING_16 if logits.dtype.itemsize == 2 else ROUNDING
-    wide, others = (each.double().nan_to_num(0, 0, 0) for each in (logits, other))
+    wide, others = (values.double().nan_to_num(0, 0, 0) for values in (logits, other))
     return bool(((wide - others).norm(dim=-1) <= rounding * (wide.norm(dim=-1) + TINY)).all())

@@ -19,35 +19,36 @@ class RecurrentCache(ContiguousCache):
     """A `ContiguousCache` that also holds copies of the recurrent layers' states, each with its position: the
     number of tokens of the slot's text from which it was computed.
 
-    A commit leaves them as they are. The next forward of the slot asks for the states at the position of its
+    A commit does not change the states. The slot's next forward asks for the states at the position of its
     first token (`states_before`).
 
     Of a text that has ended, the states at one position are kept, at its end or a few tokens before. A
-    request can use them only if it begins with all tokens up to there, as the next turn of a chat does."""
+    request can use them only if it begins with all tokens up to that position, as the next turn of a chat
+    does."""
 
     def __init__(
         self, planes: Planes, slots: int, capacity: int, device: torch.device, *, in_8_bits: bool = False
     ) -> None:
-        # slot -> copies by rising position: before each forward whose tokens may still be discarded, and
+        # slot -> copies by increasing position: before each forward whose tokens may still be discarded, and
         # after the last forward
         self._states: dict[int, list[States]] = {}
         self._final_states = WeakKeyDictionary[RetainedText, States]()
         super().__init__(planes, slots, capacity, device, in_8_bits=in_8_bits)
 
     def states_before(self, slot: int, position: int) -> States | None:
-        """The last states of this slot that have read at most `position` tokens; later ones are dropped. None
-        if it has none."""
-        kept = [each for each in self._states.get(slot, ()) if each.position <= position]
+        """The last states of this slot after at most `position` tokens; later ones are dropped. None if there
+        are none."""
+        kept = [states for states in self._states.get(slot, ()) if states.position <= position]
         self._states[slot] = kept
         return kept[-1] if kept else None
 
     def keep(self, slot: int, before: States, after: States) -> None:
-        """Keep the states before and after a forward, and earlier ones from which those at the end of the
-        slot's committed tokens can be computed."""
-        earlier = [each for each in self._states.get(slot, ()) if each.position < before.position]
-        at_most = [each.position for each in (*earlier, before) if each.position <= self.lengths[slot]]
+        """Keep the states before and after a forward, and earlier ones if they are needed to compute the
+        states at the end of the slot's committed tokens."""
+        earlier = [states for states in self._states.get(slot, ()) if states.position < before.position]
+        at_most = [states.position for states in (*earlier, before) if states.position <= self.lengths[slot]]
         oldest = max(at_most, default=0)
-        self._states[slot] = [*(each for each in earlier if each.position >= oldest), before, after]
+        self._states[slot] = [*(states for states in earlier if states.position >= oldest), before, after]
 
     def slot_bytes(self, slot: int, tokens: int) -> int:
         num_states = self._num_states(slot) if tokens or slot in self._states else 0
@@ -70,11 +71,13 @@ class RecurrentCache(ContiguousCache):
         return super()._fits(positions + -(-states // self.planes.token_bytes), retained)
 
     def restore(self, slot: int, tokens: Tensor) -> int:  # (T,)
-        """The retained text is evicted: `tokens` continue it."""
-        texts = [each for each in self._retained if common_length(each.tokens, tokens) == len(each.tokens)]
+        """Only a retained text that `tokens` begin with as a whole is used; the slot takes its memory."""
+        texts = [
+            known for known in self._retained if common_length(known.tokens, tokens) == len(known.tokens)
+        ]
         if not texts:
             return 0
-        text = max(texts, key=lambda each: len(each.tokens))
+        text = max(texts, key=lambda candidate: len(candidate.tokens))
         self._retained.remove(text)
         length = len(text.tokens)
         self._adopt(text, slot, length)
@@ -95,7 +98,7 @@ class RecurrentCache(ContiguousCache):
             for text in set(self._retained) - before:
                 assert states is not None
                 self._final_states[text] = States(states.position, states.layers)
-                # the limit is in cache positions: the states count as the positions that fill as much memory
+                # the limit is in cache positions: the states count as the positions of equal memory
                 text.num_positions += -(-states.num_bytes // self.planes.token_bytes)
             self._states.pop(slot, None)
         self._evict(0)

@@ -26,8 +26,8 @@ from outpace.models.forward.request import ForwardRequest
 from outpace.models.forward.row_inputs import RowInputs
 from outpace.models.unsupported import own_states
 
-# relative differences that `check` attributes to rounding: of one layer in 16 bits and in more, and of
-# logits, where the rounding of many layers adds up, and other experts may be chosen
+# relative differences that `check` attributes to rounding: of one layer's outputs in 16 bits and in more, and
+# of logits, where the rounding of many layers adds up, and other experts may be chosen
 ROUNDING_16, ROUNDING, ROUNDING_OF_LOGITS = 0.05, 1e-4, 0.5
 
 
@@ -46,22 +46,22 @@ class RecurrentForward(Forward):
         return RecurrentProbe(self._by_layer(copied(self._fresh)), tuples=tuples)
 
     def _by_layer(self, states: LayerStates) -> list[LinearAttentionLayer | None]:
-        """The states as the list that transformers' Cache has; None for layers of attention alone."""
+        """The states as the list that transformers' Cache has; None for layers without states."""
         return [states.get(index) for index in range(max(self._fresh) + 1)]
 
     @torch.no_grad()
     def probe(self) -> None:
-        """As `Forward.probe`; also find the recurrent layers, and check that a text may be read in parts.
-        ValueError if it may not."""
-        found = self._find_layers()
-        self._layers = {index: RecurrentLayer(index, layer) for index, layer in found.items()}
+        """As `Forward.probe`; also finds the recurrent layers. ValueError if reading a text in parts changes
+        the outputs."""
+        modules = self._find_layers()
+        self._layers = {index: RecurrentLayer(index, layer) for index, layer in modules.items()}
         super().probe()
-        self.packs = self.packs or not self.planes.of_layer  # there is no attention that would need masks
+        self.packs = self.packs or not self.planes.of_layer  # without attention layers no masks are needed
         self.planes = replace(self.planes, state_bytes=self.check())
 
     def _find_layers(self) -> dict[int, nn.Module]:
-        """The innermost modules that update the states of each layer."""
-        running, found = list[nn.Module](), dict[int, nn.Module]()
+        """Layer -> the innermost module that updates its states."""
+        running, updating = list[nn.Module](), dict[int, nn.Module]()
 
         def enter(module: nn.Module, inputs: Any) -> None:
             running.append(module)
@@ -70,7 +70,7 @@ class RecurrentForward(Forward):
             running.pop()
 
         cache = RecurrentProbe(
-            self._by_layer(copied(self._fresh)), lambda index: found.setdefault(index, running[-1])
+            self._by_layer(copied(self._fresh)), lambda index: updating.setdefault(index, running[-1])
         )
         modules = list(self.model.modules())
         hooks = [module.register_forward_pre_hook(enter) for module in modules]
@@ -83,9 +83,9 @@ class RecurrentForward(Forward):
         finally:
             for hook in hooks:
                 hook.remove()
-        if found.keys() != self._fresh.keys():
+        if updating.keys() != self._fresh.keys():
             raise own_states(self.model)
-        return found
+        return updating
 
     @contextmanager
     def _reading(self, rows: Sequence[RowReading]) -> Iterator[None]:
@@ -115,11 +115,11 @@ class RecurrentForward(Forward):
             begin, end = end, end + row.end - row.start
             readings.append(RowReading(begin, end, self._by_layer(states.layers)))
         with self._reading(readings):
-            found = super()._run(inputs, request)
+            outputs = super()._run(inputs, request)
         for row, reading, old, new in zip(inputs.rows, readings, before, after, strict=True):
             old.calls = reading.calls if reading.end - reading.begin > 1 else {}
             cache.keep(row.slot, old, new)
-        return found
+        return outputs
 
     def _states(self, cache: RecurrentCache, slot: int, position: int) -> States:
         """The states after the first `position` tokens of a slot."""
@@ -136,9 +136,8 @@ class RecurrentForward(Forward):
         return states
 
     def check(self) -> int:
-        """Memory of the states after one token, in bytes. ValueError unless a text can be read in parts:
-        every recurrent layer has the same outputs and states for the same input, and the logits are the same,
-        also where a part is discarded after two tokens."""
+        """Memory of the states of one text, in bytes. ValueError if reading a text in parts, some tokens of
+        which are discarded, changes the outputs or states of a recurrent layer, or the logits."""
         cache = RecurrentCache(self.planes, 2, 8, self.device)
         vocab = self.model.config.get_text_config().vocab_size
         text = torch.arange(8) * 7 % vocab
@@ -148,9 +147,9 @@ class RecurrentForward(Forward):
             cache.reserve(slot, end)
             cache.lengths[slot] = start
             row = RowInputs(slot, start, end, start, top=end - 1)
-            found = self.read(ForwardRequest([row], [1], tokens), cache).logits
-            assert found is not None
-            return found[0]
+            logits = self.read(ForwardRequest([row], [1], tokens), cache).logits
+            assert logits is not None
+            return logits[0]
 
         whole = read(0, 0, text)
         for start, end in ((0, 3), (3, 7), (5, 7)):
@@ -179,7 +178,7 @@ class RecurrentForward(Forward):
         states = copied(self._fresh)
         outputs = self._layers[index].in_parts(call, sizes, StatesAlone(self._by_layer(states)))
         kept = (*states[index].conv_states.values(), *states[index].recurrent_states.values())
-        return [*outputs, *(each for each in kept if each is not None)]
+        return [*outputs, *(tensor for tensor in kept if tensor is not None)]
 
 
 def _alike(tensor: Tensor, other: Tensor, rounding: float) -> bool:
@@ -218,7 +217,7 @@ class RecurrentProbe(ProbeCache):
 
 
 class StatesAlone(Cache):
-    """The cache of recurrent layers that are run without the rest of the model."""
+    """A cache for running recurrent layers without the rest of the model."""
 
     def __init__(self, layers: Sequence[LinearAttentionLayer | None]) -> None:
         # transformers' Cache.__init__ requires a layer object at every index, so it is not called

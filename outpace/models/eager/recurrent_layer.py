@@ -1,8 +1,8 @@
 """A recurrent layer of a model: several rows in one forward, and repeated calls for accepted draft tokens.
 
 Most of the layer's time is spent in its linear layers, whose output at a token depends on that token alone.
-Those that read the layer's input are run once for all rows. The outputs of all linear layers are recorded. A
-call that is repeated, for the draft tokens that were accepted, takes them from there and computes only
+Linear layers that read the layer's input are run once for all rows. The outputs of all linear layers are
+recorded. A call that is repeated for the accepted draft tokens reuses the recorded outputs and computes only
 convolutions and the recurrence, which depend on the state.
 
 Letters: n tokens of one row, N of all rows.
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-# most tokens of a call of which the outputs of linear layers are recorded: those of a prompt need much memory
+# outputs of linear layers are recorded for calls of at most MOST_OUTPUTS tokens: a prompt's need much memory
 MOST_OUTPUTS = 64
 # Most tokens that a CPU repeats one by one. transformers' code of Qwen3.5 takes 3 ms per layer for several
 # tokens, which it pads to 64, and 0.3 ms for one (531M parameters, bfloat16, 2 cores).
@@ -30,10 +30,10 @@ ONE_BY_ONE = 8
 class LayerCall:
     """A call of a recurrent layer for n tokens."""
 
-    args: tuple[Any, ...]  # with `CACHE` in place of the cache, which refers to the memory of all layers
+    args: tuple[Any, ...]  # with `CACHE` in place of the cache, which would keep all layers' memory alive
     kwargs: Mapping[str, Any]
     num_tokens: int
-    # of its linear layers (nn.Linear), in the order in which they were run; None: not recorded
+    # outputs of its linear layers (nn.Linear), in the order in which they were run; None: not recorded
     outputs: list[Tensor | None] = field(default_factory=list)
 
     @staticmethod
@@ -50,7 +50,7 @@ class LayerCall:
         return _hidden(self.args, self.kwargs)
 
     def part(self, begin: int, end: int) -> LayerCall:
-        """The call for the tokens begin to end - 1 only."""
+        """The same call for the tokens begin to end - 1 only."""
         cut = partial(_cut, num_tokens=self.num_tokens, begin=begin, end=end)
         kwargs = {name: cut(value) for name, value in self.kwargs.items()}
         return LayerCall(cut(self.args), kwargs, end - begin, [cut(output) for output in self.outputs])
@@ -58,7 +58,9 @@ class LayerCall:
     def run(self, layer: Callable[..., Any], cache: Cache) -> Any:
         """Call the layer, with this cache."""
         args = [cache if value is CACHE else value for value in self.args]
-        return layer(*args, **{name: cache if each is CACHE else each for name, each in self.kwargs.items()})
+        return layer(
+            *args, **{name: cache if value is CACHE else value for name, value in self.kwargs.items()}
+        )
 
 
 CACHE = object()
@@ -66,7 +68,7 @@ CACHE = object()
 
 def _cut(value: Any, num_tokens: int, begin: int, end: int) -> Any:
     if isinstance(value, tuple):
-        return tuple([_cut(each, num_tokens, begin, end) for each in value])
+        return tuple([_cut(item, num_tokens, begin, end) for item in value])
     per_token = isinstance(value, Tensor) and value.ndim > 1 and value.shape[1] == num_tokens
     return value[:, begin:end] if per_token else value
 
@@ -78,11 +80,11 @@ def _hidden(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class RowReading:
-    """What recurrent layers read of one row in a forward."""
+    """The tokens and states of one row for the recurrent layers in a forward."""
 
-    begin: int  # index of its first token among those of all rows
+    begin: int  # index of its first token among the tokens of all rows
     end: int  # index after its last token
-    states: list[Any]  # by layer, as transformers' cache has them, None without states; they are changed
+    states: list[Any]  # by layer, as transformers' cache has them, changed in place; None: no states
     calls: dict[int, LayerCall] = field(default_factory=dict)  # layer -> its call for this row
 
 
@@ -92,7 +94,8 @@ class RecurrentLayer:
 
     def __init__(self, index: int, layer: nn.Module) -> None:
         self._index, self._layer = index, layer
-        self.rows: Sequence[RowReading] = ()  # of the forward in progress; none: a single row, not recorded
+        # rows of the forward in progress; (): the layer is run outside of one, and nothing is recorded
+        self.rows: Sequence[RowReading] = ()
         self._repeated: Iterator[Tensor | None] | None = None  # linear outputs of the call that is repeated
         # in a forward: the call for all rows, the linear outputs of its input, and the row in progress
         self._whole: LayerCall | None = None
@@ -105,8 +108,7 @@ class RecurrentLayer:
                 vars(module)["forward"] = partial(self._linear, module, module.forward)
 
     def repeat(self, call: LayerCall, num_tokens: int, cache: Cache) -> None:
-        """Repeat a call for the first `num_tokens` of its tokens, with this cache, in which it changes the
-        layer's states."""
+        """Repeat a call for the first `num_tokens` of its tokens; changes the layer's states in `cache`."""
         on_cpu = next(self._layer.parameters()).device.type == "cpu"
         step = 1 if on_cpu and num_tokens <= ONE_BY_ONE else num_tokens
         for begin in range(0, num_tokens, step):
@@ -118,7 +120,7 @@ class RecurrentLayer:
                 self._repeated = None
 
     def in_parts(self, call: LayerCall, sizes: Sequence[int], cache: Cache) -> list[Tensor]:
-        """The layer's outputs for all tokens of a call, which it reads in parts of these sizes."""
+        """The layer's outputs for all tokens of a call, read in parts of these sizes."""
         outputs, end = list[Any](), 0
         for size in sizes:
             begin, end = end, end + size
@@ -164,11 +166,11 @@ class RecurrentLayer:
 
 
 def _joined(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """One output for all tokens, of those for so many tokens each: tensors (1, n, ...), or tuples in which
-    some may be something else, which is that of the first."""
+    """Concatenate the outputs for consecutive parts of `sizes[i]` tokens: tensors (1, n, ...), or tuples of
+    them. Values that are not per token are taken from the first part."""
     if len(outputs) == 1:
         return outputs[0]
     if isinstance(outputs[0], tuple):
-        return tuple([_joined(each, sizes) for each in zip(*outputs, strict=True)])
-    shapes = [each.shape[1:2] if isinstance(each, Tensor) else () for each in outputs]
+        return tuple([_joined(items, sizes) for items in zip(*outputs, strict=True)])
+    shapes = [output.shape[1:2] if isinstance(output, Tensor) else () for output in outputs]
     return torch.cat(list(outputs), 1) if shapes == [(size,) for size in sizes] else outputs[0]

@@ -1,9 +1,9 @@
 """The states of a model's recurrent layers: short convolutions, linear attention, state space models.
 
 Such a layer keeps, in place of keys and values of every token, a state of fixed size that each token changes.
-It cannot be taken back to an earlier token. So a copy of the states is kept before each forward, and the
-inputs of the recurrent layers in that forward are recorded. If only the first of its tokens are committed,
-the recurrent layers are run again for those tokens, from the copy; the rest of the model is not.
+A state cannot be taken back to an earlier token. So the states before each forward are copied, and the inputs
+of the recurrent layers in that forward are recorded. If only the first tokens of the forward are committed,
+the recurrent layers alone are run again for these tokens, from the copy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class States:
 
     position: int
     layers: LayerStates
-    # layer -> its call in the last forward that began with these states; empty if it had one token
+    # layer -> its call in the last forward that began with these states; empty for a forward of one token
     calls: dict[int, LayerCall] = field(default_factory=dict)
 
     @property
@@ -43,8 +43,8 @@ class States:
 
 
 def fresh_states(model: PreTrainedModel) -> LayerStates:
-    """Empty states of each recurrent layer of a model; none if it has no such layer, or keeps their states
-    elsewhere than in transformers' cache."""
+    """Empty states of each recurrent layer of a model; {} if it has no such layer, or keeps states outside of
+    transformers' cache."""
     try:
         layers = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
     except (KeyError, AttributeError, TypeError, ValueError):  # configurations that this cache does not know
@@ -57,7 +57,7 @@ def fresh_states(model: PreTrainedModel) -> LayerStates:
 
 
 def copied(layers: LayerStates) -> LayerStates:
-    """Copies, for a forward that changes them in place."""
+    """Copies of the states, for a forward that changes them in place."""
     return {index: _copied(layer) for index, layer in layers.items()}
 
 
@@ -65,6 +65,8 @@ def _copied(layer: LinearAttentionLayer) -> LinearAttentionLayer:
     made = copy.copy(layer)
     for name, value in vars(layer).items():
         if isinstance(value, dict):  # with an entry for each state of the layer
-            cloned = {key: each.clone() if isinstance(each, Tensor) else each for key, each in value.items()}
+            cloned = {
+                key: state.clone() if isinstance(state, Tensor) else state for key, state in value.items()
+            }
             setattr(made, name, cloned)
     return made

@@ -26,7 +26,7 @@ class Skipped(nn.Module):
         """`num_outputs`: length of the tuple that the original module returns; None: a tensor. `zeros`: for
         sub-layers, whose outputs are added to the residual stream."""
         super().__init__()
-        # what the model's code reads of a layer, such as its kind
+        # attributes that the model's code reads from a layer, such as its type
         for name, value in vars(original).items():
             if isinstance(value, str | int) and not name.startswith("_"):
                 setattr(self, name, value)
@@ -38,7 +38,7 @@ class Skipped(nn.Module):
 
 
 class Switch:
-    """The layers of a model with their sub-layers, any of which can be replaced and put back."""
+    """Replaces any layers and sub-layers of a model by modules that skip them, and puts them back."""
 
     @torch.no_grad()
     def __init__(self, model: PreTrainedModel, arguments: dict[str, Any]) -> None:
@@ -65,8 +65,8 @@ class Switch:
         self._replaced: list[tuple[int, str]] = []
 
     def set(self, skip_set: SkipSet) -> None:
-        """Replace the sub-layers of a set, of layers that the model has, by modules that compute nothing, and
-        put back all others. ValueError for a model of which these sub-layers cannot be skipped."""
+        """Skip the sub-layers of a set, whose layers the model has, and put back all others. ValueError if
+        these sub-layers of the model cannot be skipped."""
         places = [(index, "") for index in skip_set.layers]
         for (kind, *_), skipped in ((ATTENTION, skip_set.attention), (MLP, skip_set.mlp)):
             places += [(index, kind) for index in skipped - skip_set.layers]
@@ -91,9 +91,8 @@ class Switch:
 
 
 def skip(model: PreTrainedModel, skip_set: SkipSet, arguments: dict[str, Any]) -> None:
-    """Replace the sub-layers of a set, of layers that the model has, by modules that compute nothing.
-    `arguments`: of a forward of the model over one token. ValueError for a model of which these sub-layers
-    cannot be skipped."""
+    """Skip the sub-layers of a set, whose layers the model has. `arguments`: of a forward of the model over
+    one token. ValueError if these sub-layers of the model cannot be skipped."""
     Switch(model, arguments).set(skip_set)
 
 
@@ -119,7 +118,7 @@ def check_sharing(whole: Forward, skip_set: SkipSet) -> None:
 
 
 def weights_without(model: PreTrainedModel, skip_set: SkipSet) -> float:
-    """Share of the weights of a model's layers and LM head that are left without the sub-layers of a set."""
+    """Share of the weights of a model's layers and LM head outside of the sub-layers of a set."""
     layers = OutputCapture(model, model.config.get_text_config().num_hidden_layers).layers
     assert layers is not None
     sizes = [_num_weights(layer) for layer in layers]
@@ -139,8 +138,8 @@ def _num_weights(module: nn.Module) -> int:
 
 @torch.no_grad()
 def check_residual(model: PreTrainedModel, arguments: dict[str, Any]) -> None:
-    """ValueError unless a layer without attention and MLP returns its input: else skipping them is not what
-    it is meant to be. Every sub-layer of `model`, a copy, is replaced."""
+    """ValueError unless a layer without attention and MLP returns its input, as skip sets assume. Every
+    sub-layer of `model`, a copy, is replaced."""
     num_layers = model.config.get_text_config().num_hidden_layers
     layers = OutputCapture(model, num_layers).layers
     assert layers is not None
@@ -184,15 +183,15 @@ def num_outputs(
     model: PreTrainedModel, modules: list[nn.Module], arguments: dict[str, Any]
 ) -> list[int | None]:
     """Per module the length of the tuple that it returns; None: a tensor, or it was not called."""
-    found: dict[nn.Module, int | None] = {}
+    lengths: dict[nn.Module, int | None] = {}
 
     def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-        found[module] = len(output) if isinstance(output, tuple) else None
+        lengths[module] = len(output) if isinstance(output, tuple) else None
 
     hooks = [module.register_forward_hook(hook) for module in modules]
     try:
         model(**arguments)
     finally:
-        for each in hooks:
-            each.remove()
-    return [found.get(module) for module in modules]
+        for handle in hooks:
+            handle.remove()
+    return [lengths.get(module) for module in modules]

@@ -18,7 +18,7 @@ class Backend(Protocol):
     """Runs the forwards of one model on KV caches of its own kind."""
 
     planes: Planes  # of its KV caches
-    packs: bool  # whether one forward reads several rows
+    packs: bool  # whether one forward can read several rows
 
     @property
     def outside_torch(self) -> bool:
@@ -66,14 +66,14 @@ class Backend(Protocol):
         ...
 
     def view(self, cache: Cache, kept: Sequence[int]) -> SlotCache:
-        """The KV cache of a target, as this model made of the target's layers sees it; `kept`: which of the
-        target's planes it has. ValueError for a KV cache of another kind."""
+        """A view of a target's KV cache for this model, which consists of layers of that target; `kept`: the
+        target's planes that these layers have. ValueError for a KV cache of another kind."""
         ...
 
     def read(self, request: ForwardRequest, cache: SlotCache) -> ForwardOutputs:
         """Run the request's tokens through the model, in one forward if possible, and store their keys and
-        values; returns the outputs of the last `nodes[i]` tokens of each row i. ValueError for what the model
-        lacks."""
+        values; returns the outputs of the last `nodes[i]` tokens of each row i. ValueError if the model does
+        not support the request."""
         ...
 
     def read_chain(
@@ -85,13 +85,13 @@ class Backend(Protocol):
         ends: Ends | None = None,
     ) -> tuple[list[int], Tensor] | None:
         """Run the request, whose tokens follow each other in one row, then one forward for each of up to
-        `depth` - 1 further tokens, every one chosen from the logits before it; see
-        core.contracts.ReadsChains. None if this backend cannot do that faster than forward by forward."""
+        `depth` - 1 further tokens, each chosen from the preceding logits; see core.contracts.ReadsChains.
+        None if this backend is no faster at that than with single forwards."""
         ...
 
 
 class InTorch:
-    """What backends have in common whose model runs in torch."""
+    """Base class of backends that run the model in torch."""
 
     outside_torch = False
     sizes: tuple[int, ...] = ()

@@ -17,7 +17,7 @@ from torch import Tensor
 from outpace.core.tree import Forest, TokenTree
 
 MAX_SLICED_MASK = 64  # longest chain whose causal mask is a slice of a precomputed mask
-PIECES = 8  # storages for the planes of one shape in a cache whose slots grow with their texts
+PIECES = 8  # most storages per shape of planes in a cache whose slots grow with their texts
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Planes:
         return max(sizes, default=0) / max(1, sum(sizes))
 
     def divided(self) -> Planes:
-        """The same planes in up to PIECES storages per shape: these can be enlarged one after the other, so
-        that only one of them has its old memory and its new one at the same time."""
+        """The same planes in up to PIECES storages per shape, which are enlarged one after the other, so that
+        only one storage at a time exists twice, old and enlarged."""
         shapes, counts = list[PlaneShape](), list[int]()
         for shape, count in zip(self.shapes, self.counts, strict=True):
             size = -(-count // PIECES)
@@ -68,7 +68,7 @@ class Planes:
         return replace(self, shapes=tuple(shapes), counts=tuple(counts))
 
     def only(self, layers: Collection[int]) -> tuple[Planes, list[int]]:
-        """The planes of these layers only, in the same order; and their indices among all planes."""
+        """The planes of these layers only, in the same order, and their indices among all planes."""
         pairs = {layer: pair for layer, pair in self.of_layer.items() if layer in layers}
         kept = sorted(index for pair in pairs.values() for index in pair)
         place = {index: own for own, index in enumerate(kept)}
@@ -150,8 +150,8 @@ class SlotCache:
         return read
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
-        """Keep the entries of the path from each root to its leaf and discard those of the other nodes. Leaf
-        -1 keeps no node of that row. AssertionError for a leaf that was not scored."""
+        """Keep the entries of the path from each root to its leaf and discard the entries of other nodes.
+        Leaf -1 keeps no node of that row. AssertionError for a leaf that was not scored."""
         forest, moves = tree.forest, []
         for node, slot in zip(leaf, slots, strict=True):
             if node < 0:
@@ -178,7 +178,7 @@ class SlotCache:
 
 
 class EagerCache(SlotCache):
-    """A `SlotCache` for forwards in torch, with position ids and causal masks for them."""
+    """A `SlotCache` for forwards in torch, with their position ids and causal masks."""
 
     in_8_bits = False  # whether new keys and values are rounded as `eight_bits` stores them
 

@@ -22,7 +22,7 @@ class ForwardOutputs:
     hidden: dict[int, Tensor] = field(default_factory=dict[int, Tensor])  # layer -> (N, D)
     # layer -> attention weights, per token (query heads, tokens attended to)
     attention: dict[int, list[Tensor]] = field(default_factory=dict[int, "list[Tensor]"])
-    computed: int | None = None  # N and the padding; None: there is no padding
+    computed: int | None = None  # number of tokens, padding included; None: there is no padding
 
     @staticmethod
     def joined(parts: Sequence[ForwardOutputs]) -> ForwardOutputs:

@@ -1,4 +1,4 @@
-"""What one forward of a model is asked for.
+"""The request for one forward of a model.
 
 Letters: N tokens of all rows, n tokens of one row, D hidden size.
 """
@@ -18,11 +18,11 @@ class ForwardRequest:
     """One forward over tokens of several rows, which a `Backend` runs."""
 
     rows: list[RowInputs]
-    nodes: list[int]  # by row the number of tokens, counted from its last, whose outputs are wanted
+    nodes: list[int]  # per row: outputs are wanted at its last `nodes[i]` tokens
     tokens: Tensor  # (N,) int64, row by row
     want: Want = NOTHING  # outputs besides logits
     logits: bool = True  # false: the LM head is not run
-    features: Tensor | None = None  # (N, D) input of a draft head, or with `after` of the layers after it
+    features: Tensor | None = None  # (N, D) input of a draft head, or with `after` of the later layers
     after: int | None = None  # the forward begins after this layer, whose outputs are `features`
     embeds: Tensor | None = None  # (N, D) inputs in place of the embeddings of `tokens`
 
@@ -37,11 +37,11 @@ class ForwardRequest:
         return self.embeds is None and not any(row.shift or row.positions is not None for row in self.rows)
 
     def by_row(self) -> list[ForwardRequest]:
-        """The same as one forward for each row."""
+        """The same request as one for each row."""
         sizes = self.sizes
         tokens, features, embeds = (
-            [None] * len(sizes) if each is None else each.split(sizes)
-            for each in (self.tokens, self.features, self.embeds)
+            [None] * len(sizes) if values is None else values.split(sizes)
+            for values in (self.tokens, self.features, self.embeds)
         )
         return [
             replace(self, rows=[row], nodes=[num], tokens=ids, features=states, embeds=inputs)

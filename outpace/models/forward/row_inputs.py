@@ -14,8 +14,8 @@ from torch import Tensor
 class RowInputs:
     """The n tokens of one row, whose keys and values are written to a slot of the KV cache.
 
-    Attention masks are made from cache positions and depths. Position ids equal these unless the row has a
-    `shift` or ids of its own: an image, or a text that was cut, has other positions than entries."""
+    Attention masks follow from cache positions and depths, and so do position ids unless the row has a
+    `shift` or `positions`: those of an image, or of a text that was cut, differ from cache positions."""
 
     slot: int
     start: int  # cache position of the first token
@@ -28,5 +28,5 @@ class RowInputs:
     two_way: bool = (
         False  # `visible` lets nodes attend to nodes after them, as in a block of a diffusion model
     )
-    shift: int = 0  # what the model's position ids are larger than cache position or base + depth
-    positions: Tensor | None = None  # (A, n) position ids by axis, as of M-RoPE, in place of these
+    shift: int = 0  # position ids minus cache positions (of draft nodes: minus base + depth)
+    positions: Tensor | None = None  # (A, n) position ids by axis, as of M-RoPE; these take precedence

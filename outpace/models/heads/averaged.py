@@ -1,4 +1,4 @@
-"""A draft head whose weights are the mean of those of several heads for one target."""
+"""A draft head whose weights are the mean of the weights of several heads for one target."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 
-# compiling takes seconds: the first head -> the others and the mean of all
+# cached, as compiling takes seconds: first head -> pairs of (other heads, mean of all)
 _AVERAGES: WeakKeyDictionary[HeadModel, list[tuple[tuple[HeadModel, ...], HeadModel]]] = WeakKeyDictionary()
 
 
 def averaged(heads: Sequence[HeadModel], target: Target) -> HeadModel:
-    """The mean of these heads, compiled if the first is; its own matrices are not compressed. ValueError if
-    their weights have different shapes."""
+    """The mean of these heads, compiled if the first is, without compressed matrices of its own. ValueError
+    if the weights of the heads have different shapes."""
     first, others = heads[0], tuple(heads[1:])
     if not others:
         return first
     made = _AVERAGES.setdefault(first, [])
-    for known, found in made:
+    for known, average in made:
         if known == others:
-            return found
-    head = mean_of([each.head for each in heads])
+            return average
+    head = mean_of([model.head for model in heads])
     weights = None
     if isinstance(target, HFTarget):
         weights = weights_of_head(head, None, target.model, target.compressed_weights)
-    found = HeadModel(head, compile=first.model.compiled is not None, weights=weights)
-    made.append((others, found))
-    return found
+    merged = HeadModel(head, compile=first.model.compiled is not None, weights=weights)
+    made.append((others, merged))
+    return merged
 
 
 def mean_of(heads: Sequence[DraftHead]) -> DraftHead:
-    """A copy of the first head with the mean of the heads' own weights; what they use of the target it uses
-    too. ValueError if the weights have different shapes."""
+    """A copy of the first head with the mean of the heads' own weights, using the same modules of the target.
+    ValueError if the weights have different shapes."""
     first = heads[0]
-    shapes = [{name: each.shape for name, each in head.own.items()} for head in heads]
-    if any(each != shapes[0] for each in shapes):
+    shapes = [{name: weight.shape for name, weight in head.own.items()} for head in heads]
+    if any(shape != shapes[0] for shape in shapes):
         raise ValueError(
             "the heads' weights have different shapes and cannot be averaged: use the routing merged or "
             "confidence"

@@ -15,26 +15,26 @@ from outpace.models.openvino.compressed_weights import CompressedWeights, compre
 def compress_head(
     head: DraftHead, format: str, environment: Mapping[str, str] = os.environ
 ) -> CompressedWeights:
-    """Compress the matrices of the head's graph that are its own, and set them to these values."""
+    """Compress the head's own matrices in its graph, and set them to the compressed values."""
     return compress(head, format, environment, besides=(*head.from_target, *head.before_forward))
 
 
 def weights_of_head(
     head: DraftHead,
-    format: str | None,  # of the head's own matrices; None: they stay whole
+    format: str | None,  # of the head's own matrices; None: they are not compressed
     target: PreTrainedModel,
     of_target: CompressedWeights | None,
     environment: Mapping[str, str] = os.environ,
 ) -> CompressedWeights | None:
-    """The compressed matrices for a head's graph: its own, and those of the target that it uses in place, if
-    the target's are compressed. The target is not changed. Errors as in `compress`."""
+    """The compressed matrices for a head's graph: its own, and those that it shares with a target that has
+    compressed matrices. The target is not changed. Errors as in `compress`."""
     own = None if format is None else compress_head(head, format, environment)
     if of_target is None:
         return own
     names = {id(parameter): name for name, parameter in target.named_parameters()}
     shared = {
         name: of_target.nodes[names[id(parameter)]]
-        # both names of a parameter that embedding and LM head share
+        # with duplicates: a parameter that embedding and LM head share has two names
         for name, parameter in head.named_parameters(remove_duplicate=False)
         if names.get(id(parameter)) in of_target.nodes
     }

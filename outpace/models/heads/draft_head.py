@@ -24,7 +24,7 @@ from outpace.core.contracts import TargetWithLayers
 from outpace.models.cache_argument import CACHE_ARGUMENT
 from outpace.models.layer_config import last_layer
 
-MAX_POSITIONS = 1 << 20  # of a head whose configuration and target have no limit
+MAX_POSITIONS = 1 << 20  # limit of a head where neither its configuration nor the target has one
 
 
 class DraftHead(PreTrainedModel):
@@ -39,8 +39,8 @@ class DraftHead(PreTrainedModel):
     _supports_attention_backend = True
     _supports_sdpa = True
 
-    from_target: tuple[str, ...] = ("embed_tokens.",)  # beginnings of the names of the target's parameters
-    before_forward: tuple[str, ...] = ()  # beginnings of the names of those that `fuse` uses, not `forward`
+    from_target: tuple[str, ...] = ("embed_tokens.",)  # prefixes of the names of the target's parameters
+    before_forward: tuple[str, ...] = ()  # prefixes of the names of parameters that only `fuse` uses
     layers: nn.ModuleList
     norm: nn.Module  # before the LM head
     lm_head: nn.Module
@@ -52,10 +52,11 @@ class DraftHead(PreTrainedModel):
         self.rotary_emb = LlamaRotaryEmbedding(config)
         # layers of the target whose outputs at a token make its feature; -1: the input of the LM head
         self.taps = tuple(taps)
-        self.state_layer = -1  # output that is the feature of the next token while drafting, as in `Want`
+        # the head's own output that is the next token's feature while drafting, numbered as in `Want.hidden`
+        self.state_layer = -1
         self.feature_size: int = config.hidden_size
         self.draft_ids: Tensor | None = None  # (K,) token of each logit; None: all V tokens
-        # of the weights as they were read, see models.heads.fingerprint; None: they were not read
+        # of the weights in the file, see models.heads.fingerprint; None: the head is from no file
         self.fingerprint: str | None = None
 
     def is_for(self, target: TargetWithLayers) -> bool:
@@ -65,8 +66,8 @@ class DraftHead(PreTrainedModel):
     @property
     def own(self) -> dict[str, nn.Parameter]:
         """The parameters that are the head's own."""
-        found = self.named_parameters()
-        return {name: each for name, each in found if not name.startswith(self.from_target)}
+        parameters = self.named_parameters()
+        return {name: parameter for name, parameter in parameters if not name.startswith(self.from_target)}
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
@@ -75,11 +76,12 @@ class DraftHead(PreTrainedModel):
         return self.lm_head
 
     def fuse(self, hidden: Tensor) -> Tensor:  # (N, taps × D) -> (N, F)
-        """The features of tokens whose hidden states in the target are known, in the order of `taps`."""
+        """The features of tokens from their hidden states in the target, concatenated in the order of
+        `taps`."""
         return hidden
 
     def combined(self, embedded: Tensor, features: Tensor) -> dict[str, Tensor]:  # (R, N, D), (R, N, F)
-        """The arguments of the layers, of which `hidden_states` is one."""
+        """The arguments of the head's decoder layers; one of them is `hidden_states`."""
         raise NotImplementedError
 
     def forward(
@@ -131,8 +133,8 @@ class DraftHead(PreTrainedModel):
 
 
 def head_config(target: TargetWithLayers, vocab: int, num_layers: int = 1) -> LlamaConfig:
-    """The configuration of the decoder layers of a head with `vocab` logits: the target's widths, as far as
-    the configuration of its last layer has them, and its rotary frequencies, without scaling."""
+    """The configuration of the decoder layers of a head with `vocab` logits: the widths in the configuration
+    of the target's last layer, and the target's rotary frequencies without scaling."""
     size = int(next(target.embed.parameters()).shape[1])
     shape: dict[str, Any] = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 4}
     model = getattr(target, "model", None)  # of transformers; table models have none
@@ -148,7 +150,7 @@ def head_config(target: TargetWithLayers, vocab: int, num_layers: int = 1) -> Ll
         shape["head_dim"] = size // shape["num_attention_heads"]
     if rope := getattr(own, "rope_parameters", None):
         kinds = getattr(own, "layer_types", None) or ["full_attention"]
-        # some targets rotate by other frequencies in layers with a sliding window, which heads do not have
+        # some targets have other frequencies in layers with a sliding window, but heads have no window
         rope = rope.get("full_attention") or rope.get(kinds[-1]) or rope
         shape["rope_parameters"] = {"rope_type": "default", "rope_theta": rope.get("rope_theta", 10000.0)}
     return LlamaConfig(
@@ -164,8 +166,8 @@ def head_config(target: TargetWithLayers, vocab: int, num_layers: int = 1) -> Ll
 
 
 def make_ready(head: nn.Module, own: Mapping[str, nn.Parameter], weight: Tensor) -> None:
-    """Bring a draft head into evaluation mode and to the device of `weight`, its own parameters to the dtype
-    of that."""
+    """Bring a draft head into evaluation mode and to the device of `weight`, and its own parameters to the
+    dtype of `weight`."""
     nn.Module.to(head, weight.device)  # buffers keep their dtype: rotary frequencies need float32
     for parameter in own.values():
         parameter.data = parameter.data.to(weight.dtype)
@@ -191,7 +193,10 @@ def random_weights(seed: int, modules: Iterable[nn.Module]) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for linear in (
-            each for module in modules for each in module.modules() if isinstance(each, nn.Linear)
+            submodule
+            for module in modules
+            for submodule in module.modules()
+            if isinstance(submodule, nn.Linear)
         ):
             linear.weight.copy_(
                 torch.randn(linear.weight.shape, generator=generator) * linear.in_features**-0.5

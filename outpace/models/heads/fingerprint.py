@@ -1,4 +1,4 @@
-"""Recognises a draft head, for what was trained beside it."""
+"""The fingerprint of a draft head, by which a predictor trained with the head recognises it."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from outpace.models.openvino.compressed_weights import CompressedWeights
 
 
 class HeadModel(OpenedHead):
-    """A head that runs like a draft model: trees, batches, gaps and compiled forwards as for any model, with
-    the argument `features` of `HFTarget.score`."""
+    """A head that runs like any draft model, with trees, batches, gaps and compiled forwards; features are
+    passed as the argument `features` of `HFTarget.score`."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class HeadModel(OpenedHead):
 
     @property
     def state(self) -> Want:
-        """The output that is the feature of the next token while drafting."""
+        """The head's output that is the next token's feature while drafting."""
         return Want(hidden=frozenset({self.head.state_layer}))
 
 

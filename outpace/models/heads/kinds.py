@@ -1,8 +1,8 @@
 """The kinds of draft heads: one `HeadKind` for each folder beside this file, which it describes.
 
 A kind of head is a folder `models/heads/NAME` with `kind.py`, which has its `HeadKind` as `KIND`, the network
-in `head.py`, the layout of its folders in `files.py` (or `formats.own`, where no other project has one), and
-what `outpace train` does with it in `lesson.py`. Everything else finds it here.
+in `head.py`, its file layout in `files.py` (or `formats.own`, where no other project has one), and its
+training in `lesson.py`. The rest of the package finds the kinds here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from outpace.models.heads.formats.files import Config, Tensors
 from outpace.models.heads.position_head import PositionHead
 
 Head = DraftHead | PositionHead
-METHOD = "outpace_head"  # of a head's method in the configurations of `formats.own`
+METHOD = "outpace_head"  # key of a head's method in the configurations of `formats.own`
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Layout:
     """A file format for heads of one kind: which keys `config.json` has, and the names of the tensors in
     `model.safetensors`."""
 
-    recognises: Callable[[Config, Collection[str]], bool]  # a configuration, and names of tensors
+    recognises: Callable[[Config, Collection[str]], bool]  # from configuration and names of tensors
     # a head for the target with weights still to be set, and the tensors by the names of its parameters.
     # HeadFileError if the head does not fit the target
     read: Callable[[Config, Tensors, TargetWithLayers], tuple[Head, Tensors]]
@@ -39,24 +39,24 @@ class Layout:
 
 @dataclass(frozen=True)
 class HeadKind:
-    """What the rest of the package knows of a kind of head."""
+    """A kind of head, as the rest of the package uses it."""
 
     method: str  # the method that drafts with its heads
     title: str  # in messages and on cards
     paper: str  # number on arXiv
     layouts: Mapping[str, Layout]  # by name; the first one is written unless another is asked for
-    untrained: Callable[[TargetWithLayers, int], Head]  # for a target and a seed, of the paper's sizes
-    # annotations of recipe options that take heads of this kind, of which the first takes no other kind
+    untrained: Callable[[TargetWithLayers, int], Head]  # (target, seed) -> random head of the paper's sizes
+    # annotations of recipe options that take heads of this kind; the first one takes no other kind
     options: tuple[Any, ...]
     weight_files: tuple[str, ...] = ()  # other names of the file with weights in published folders
-    # its layout is recognised by names of tensors that those of other kinds have too: they are asked before
+    # its layout would also recognise heads of other kinds, so the layouts of these are tried first
     asked_last: bool = False
 
 
 @cache
 def head_kinds() -> tuple[HeadKind, ...]:
-    """All kinds, in the order in which their layouts are asked."""
-    names = [each.name for each in pkgutil.iter_modules(heads.__path__) if each.ispkg]
+    """All kinds, in the order in which their layouts are tried."""
+    names = [folder.name for folder in pkgutil.iter_modules(heads.__path__) if folder.ispkg]
     modules = [f"{heads.__name__}.{name}" for name in names if name != "formats"]
     kinds: list[HeadKind] = [import_module(f"{module}.kind").KIND for module in modules]
     return tuple(sorted(kinds, key=lambda kind: kind.asked_last))
@@ -68,7 +68,7 @@ def head_kind(method: str) -> HeadKind:
 
 
 def recognised(config: Config, names: Collection[str]) -> tuple[HeadKind, Layout] | None:
-    """Kind and layout of a head with this configuration and tensors of these names; None: it is no head."""
+    """Kind and layout of a head with this configuration and tensors of these names; None if it is no head."""
     for kind in head_kinds():
         for layout in kind.layouts.values():
             if layout.recognises(config, names):
@@ -83,8 +83,8 @@ def head_methods() -> tuple[str, ...]:
 
 def kinds_by_option() -> dict[Any, list[HeadKind]]:
     """Annotation of a recipe option -> the kinds that it takes."""
-    found: dict[Any, list[HeadKind]] = {}
+    kinds: dict[Any, list[HeadKind]] = {}
     for kind in sorted(head_kinds(), key=lambda kind: kind.method):
         for option in kind.options:
-            found.setdefault(option, []).append(kind)
-    return found
+            kinds.setdefault(option, []).append(kind)
+    return kinds

@@ -1,4 +1,4 @@
-"""What all draft heads that are opened for a target have in common."""
+"""The base class of draft heads that are opened for a target."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Draft heads without a KV cache: all that they know of the text is one hidden state of the target.
+"""Draft heads without a KV cache: all that they read of the text is one hidden state of the target.
 
-This is the input of the target's LM head at the token before the root, that is, the hidden state from which
-the root was sampled.
+It is the input of the target's LM head at the token before the root: the state from which the root was
+sampled.
 
 Letters: M nodes of one depth, D hidden size of the target, S size of a node's state, K tokens of the draft
 vocabulary.
@@ -22,8 +22,8 @@ from outpace.models.heads.draft_head import DraftHead, make_ready
 class PositionHead(nn.Module):
     """A head that reads the paths of a draft tree token by token, all nodes of one depth together.
 
-    The state of a node is what the head knows of the path to it. The target's embedding is used in place,
-    never changed or saved."""
+    A node's state is a vector that encodes the path to it. The target's embedding is used in place, never
+    changed or saved."""
 
     method: ClassVar[str]  # name of the method that the head is for
     # whether logits depend on the path; if not, all nodes of one depth below a root have equal logits
@@ -36,12 +36,12 @@ class PositionHead(nn.Module):
         self.embed_tokens = target.embed
         self.hidden_size = int(next(target.embed.parameters()).shape[1])
         self.vocab = target.vocab
-        # a layer over the text whose outputs the head reads in place of the target's hidden states
+        # a decoder layer over the text; the head reads its outputs in place of the target's hidden states
         self.prefix: DraftHead | None = None
         self.max_depth = max_depth  # tokens of the longest path that it drafts; None: no limit
         self.draft_ids = draft_ids  # (K,) token of each logit; None: the whole vocabulary
-        # share of texts in which the token of rank r of the head for depth d + 1 is right, by d and r; empty:
-        # not measured
+        # [d][r]: share of texts in which the head's token of rank r at depth d + 1 is right; empty: not
+        # measured
         self.rank_accuracies: tuple[tuple[float, ...], ...] = ()
 
     def begin(self, hidden: Tensor) -> Tensor:  # (M, D) -> (M, S)
@@ -49,8 +49,8 @@ class PositionHead(nn.Module):
         return hidden
 
     def forward(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Read one token (M,) at this depth, 0 being that of roots, after each of the states (M, S). Returns
-        logits of the next tokens (M, K) and the states after the tokens read."""
+        """Read one token (M,) at this depth (roots: 0) after each of the states (M, S). Returns the logits of
+        the next tokens (M, K) and the states after these tokens."""
         raise NotImplementedError
 
     @property
@@ -65,7 +65,7 @@ class PositionHead(nn.Module):
     @property
     def own(self) -> dict[str, nn.Parameter]:
         """The parameters that are the head's, not the target's, by name."""
-        return {name: each for name, each in self.named_parameters() if "embed_tokens." not in name}
+        return {name: parameter for name, parameter in self.named_parameters() if "embed_tokens." not in name}
 
 
 class ResidualBlocks(nn.Module):
@@ -91,7 +91,7 @@ def ready(head: PositionHead) -> PositionHead:
 
 def random_parameters(head: PositionHead, seed: int = 0) -> PositionHead:
     """Draw the head's weights from a seed, normally distributed with standard deviation 1 / sqrt(inputs);
-    biases become 0. Scales of norms, the other vectors, stay. Returns the head, ready for use."""
+    biases become 0, scales of norms stay. Returns the head, ready for use."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in head.own.items():

@@ -1,8 +1,8 @@
-"""Finds heads whose files are read in another way than they were written.
+"""Finds errors in the files of a draft head that load without an error and only lower its acceptance: layer
+numbers off by one, swapped halves of a matrix, a missing norm.
 
-Layer numbers that differ by one, a swapped half or a missing norm load without an error, and only acceptance
-falls. The check reads a text once with the target and measures how often the head's first choice is the
-target's, as configured and in each other reading.
+The check reads a text once with the target and measures how often the head's most probable token is the
+target's (top-1 agreement), for the head as configured and for each other way to read its files, a "reading".
 
 Letters: T tokens of the text, N drafts compared, D hidden size of the target, K tokens of the draft
 vocabulary.
@@ -28,64 +28,64 @@ from outpace.models.heads.eagle.head import EagleHead
 from outpace.models.heads.eagle3.head import Eagle3Head, norms_of_taps
 from outpace.models.heads.head_model import HeadModel
 
-# Another reading is better if it agrees with the target at more places by 4 standard deviations, counted at
-# the places where exactly one of the two agrees (McNemar's test), and by 5 points: neighbouring places are
-# not independent, and every change moves acceptance a little.
+# Another reading is better than the configured one if it agrees with the target at more positions, by 4
+# standard deviations of McNemar's test and by 5 percentage points: neighbouring positions are not
+# independent, and every change moves acceptance a little.
 DEVIATIONS, MARGIN = 4.0, 0.05
 SHORTEST = 16  # tokens of a text
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A reading of the head's files under which it agrees with the target more often."""
+    """A reading of the head's files with which the head agrees with the target more often."""
 
     reading: str  # name of the reading
-    message: str  # the trap and the fix, one sentence
-    configured: float  # share of drafts that are the target's choice, as configured
-    agreement: float  # the same under this reading
+    message: str  # the error and its fix, one sentence
+    configured: float  # top-1 agreement as configured
+    agreement: float  # top-1 agreement with this reading
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """How often a head's drafts are the target's choices on a text, and what readings are clearly better:
-    several if the text does not tell which of them is right."""
+    """A head's top-1 agreement with the target on a text, and the readings that are clearly better: several
+    if the text does not decide between them."""
 
-    first: float  # share of first drafted tokens
-    second: float  # share of second drafted tokens, after a first one from the text
-    num_drafts: int  # first drafted tokens that were compared
+    first: float  # top-1 agreement at the first draft position
+    second: float  # top-1 agreement at position 2, teacher-forced on position 1
+    num_drafts: int  # number of first draft tokens that were compared
     findings: tuple[Finding, ...]  # best first
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A head as its files are read, and the layers whose outputs make its features."""
+    """One way to read a head's files."""
 
     name: str
-    cause: str  # what is different, a colon and the fix
+    cause: str  # end of the finding's message: the difference, a colon and the fix
     head: DraftHead
-    layers: tuple[int, ...]
-    second: bool = False  # it shows in the second drafted token only
+    layers: tuple[int, ...]  # of the target, whose outputs make the features
+    second: bool = False  # it changes the second draft token only
 
 
 def self_check(target: TargetWithLayers, head: DraftHead, tokens: Sequence[int]) -> SelfCheck:
-    """Measure a head on the token ids of a text, a few hundred. Two faults at once may hide each other: mend
-    one and check again. ValueError for a text of fewer than 16 tokens."""
+    """Measure a head on the token ids of a text, a few hundred. Of two errors in one head only one may be
+    found: fix it and check again. ValueError for a text of fewer than 16 tokens."""
     if len(tokens) < SHORTEST:
         raise ValueError(f"a text of {len(tokens)} tokens says little: give a few hundred")
     readings = list(_readings(target, head))
-    layers = frozenset(layer for each in readings for layer in each.layers)
+    layers = frozenset(layer for reading in readings for layer in reading.layers)
     text = torch.tensor(tokens)
     hidden, chosen = _read_text(target, text, layers)
-    found = [_agreement(each, text, hidden, chosen) for each in readings]
-    configured, others = found[0], list(zip(readings[1:], found[1:], strict=True))
-    pairs = [(each, own[each.second], configured[each.second]) for each, own in others]
+    agreements = [_agreement(reading, text, hidden, chosen) for reading in readings]
+    configured, others = agreements[0], list(zip(readings[1:], agreements[1:], strict=True))
+    pairs = [(reading, own[reading.second], configured[reading.second]) for reading, own in others]
     better = [pair for pair in pairs if _is_better(pair[1], pair[2])]
-    # where the first draft is wrong the second says nothing: it shows when the fault is mended
+    # with errors at the first position, results at the second mean nothing until these are fixed
     better = [pair for pair in better if not pair[0].second] or better
-    # a reading that is near the right one is better than the wrong one too: those as good as the best remain
+    # readings similar to the right one also beat the configured one: keep only those that none clearly beats
     best = [pair for pair in better if not any(_is_better(other[1], pair[1]) for other in better)]
     best.sort(key=lambda pair: -_share(pair[1]))
-    findings = tuple(_finding(each, own, before) for each, own, before in best)
+    findings = tuple(_finding(reading, own, before) for reading, own, before in best)
     return SelfCheck(_share(configured[0]), _share(configured[1]), len(configured[0]), findings)
 
 
@@ -123,10 +123,10 @@ def _read_text(
 def _agreement(
     reading: Reading, text: Tensor, hidden: dict[int, Tensor], chosen: Tensor
 ) -> tuple[Tensor, Tensor]:  # (N,) bool, (N - 1,) bool
-    """Whether the first and the second drafted tokens are the target's choices.
+    """Whether the head's first and second draft tokens are the target's choices, at each position.
 
-    The first is drafted from the target's hidden states everywhere. The second follows it in a tree: a token
-    of the text with the head's own output as feature, below the tokens with the target's hidden states."""
+    The first draft token is predicted from the target's hidden states alone. The second is teacher-forced: a
+    tree node below each position has the text's next token and, as its feature, the head's own output."""
     head = reading.head
     weight = next(head.parameters())
     states = torch.cat([hidden[layer] for layer in reading.layers], -1).to(weight)
@@ -155,7 +155,7 @@ def _tokens(head: DraftHead, logits: Tensor) -> Tensor:  # (N, K) -> (N,)
 
 
 def _changed(head: DraftHead, **attributes: Any) -> DraftHead:
-    """A copy of a head that shares its weights, with other attributes."""
+    """A copy of a head with shared weights and these attributes changed."""
     made: Any = private_copy(head, {}, "sdpa")
     for name, value in attributes.items():
         setattr(made, name, value)
@@ -163,7 +163,7 @@ def _changed(head: DraftHead, **attributes: Any) -> DraftHead:
 
 
 def _readings(target: TargetWithLayers, head: DraftHead) -> Iterator[Reading]:
-    """The head as configured, then each other reading of its files."""
+    """The head as configured, then each other way to read its files."""
     configured = Reading("configured", "", head, tuple(head.taps))
     yield configured
     if isinstance(head, Eagle3Head):
@@ -252,10 +252,10 @@ def _readings_of_input_norms(head: Eagle3Head, configured: Reading) -> Iterator[
     size, count, eps = head.config.hidden_size, len(head.taps), head.config.rms_norm_eps
     weight = next(head.fc.parameters())
     whole = LlamaRMSNorm(count * size, eps=eps).to(weight)
-    each = norms_of_taps(head.config, count).to(weight)
+    norm_per_layer = norms_of_taps(head.config, count).to(weight)
     for option, tensor, norms in (
         ("norm_before_fc", "input_norm.weight", {"input_norm": whole}),
-        ("fc_norm", "fc_norm.0.weight and so on", {"fc_norm": each}),
+        ("fc_norm", "fc_norm.0.weight and so on", {"fc_norm": norm_per_layer}),
     ):
         yield replace(
             configured,

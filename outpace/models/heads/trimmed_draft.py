@@ -1,7 +1,7 @@
-"""Draft models and draft heads that draft some tokens of the vocabulary only, with an LM head for these.
+"""Draft models and draft heads that draft only some tokens of the vocabulary, with an LM head for these.
 
-The kept tokens have the logits of the whole model; the others have -inf, so that their draft probability is 0
-and that of the kept ones is normalised over them.
+The kept tokens have the logits of the whole model, all other tokens -inf: draft probabilities are normalised
+over the kept tokens.
 
 Letters: N nodes, K kept tokens, V vocabulary size.
 """
@@ -26,8 +26,8 @@ from outpace.models.hf.trimmed_head import with_trimmed_head
 class TrimmedDraft:
     """Implementation of core.contracts.Target: `draft` with the logits of the tokens `ids` only.
 
-    A transformers model is run as a copy with a smaller LM head, compiled if the draft is. Of any other model
-    all logits are computed. ValueError for a transformers model whose LM head is not a linear layer or that
+    A transformers model is run as a copy with a smaller LM head, compiled if the draft is; any other model
+    computes all its logits. ValueError for a transformers model whose LM head is not a linear layer or that
     has none of these tokens."""
 
     def __init__(self, draft: Target, ids: Tensor) -> None:  # (K,) different ids in increasing order
@@ -125,7 +125,7 @@ class TrimmedDraft:
         return over_vocabulary(kept, self._ids, self.vocab)
 
 
-# compiling takes seconds: each draft is trimmed once to the same tokens, however often a method is built
+# cached, as compiling takes seconds and methods may be built many times for one draft
 _DRAFTS: WeakKeyDictionary[HFTarget, dict[bytes, TrimmedDraft]] = WeakKeyDictionary()
 _HEADS: WeakKeyDictionary[HeadModel, dict[bytes, HeadModel]] = WeakKeyDictionary()
 

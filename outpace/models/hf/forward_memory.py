@@ -1,4 +1,4 @@
-"""How much memory a forward needs besides the weights and the KV cache: an upper estimate from the model's
+"""An upper estimate of the memory that a forward needs besides weights and KV cache, from the model's
 configuration."""
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from outpace.models.hf.reshaped import mlp_size
 from outpace.models.hf.target import HFTarget
 from outpace.models.layer_config import last_layer
 
-# temporary tensors of a layer, each with one number per token and: hidden feature, MLP feature, feature of
-# queries, keys and values
+# number of temporary tensors of a layer, by their width: hidden size, MLP size, size of all queries, keys and
+# values
 HIDDEN, MLP, PROJECTED = 6, 3, 4
-MASK_BYTES = 6  # per token and key: a bool, and the number that attention makes of it
+MASK_BYTES = 6  # per token and key: a bool, and the number that attention converts it to
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class ForwardMemory:
     probs: int  # the same in the dtype of probabilities, at least float32
     pair: int  # attention masks, per token and key
     position: int  # tables of position ids and of the causal mask, per cache position of the longest text
-    copied: float  # share of a slot's KV memory that is held twice for a moment when the slot grows
+    copied: float  # share of a slot's KV memory that exists twice while the slot grows
 
     @staticmethod
     def of(target: Target) -> ForwardMemory:
-        """The estimate for this model; a model that is no transformers model has float64 logits only."""
+        """The estimate for this model; for a model outside of transformers only its logits, in float64."""
         if not isinstance(target, HFTarget):
             return ForwardMemory(0, 8 * target.vocab, 8 * target.vocab, 0, 0, 1.0)
         # where layers differ, the last one has full attention, whose heads are the largest

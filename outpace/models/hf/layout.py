@@ -34,7 +34,7 @@ class Layout:
     """The nodes of a forest that are not yet in the KV cache, row by row."""
 
     rows: tuple[RowLayout, ...]  # only rows with new nodes
-    # (N,) int64 node indices minus the first new one, in the forward's order; None: node order
+    # (N,) int64 node indices, counted from the first new node, in the forward's order; None: node order
     order: Tensor | None
     inverse: Tensor | None  # (N,) int64 inverse of `order`: index of each node in the forward's order
 

@@ -1,8 +1,8 @@
-"""From the input of a model's LM head to its logits, which some models scale or cap behind the LM head.
+"""The LM head of a model together with the scale or cap that some models apply to its outputs.
 
-Granite and Cohere multiply the outputs of the LM head by a number of the configuration, Gemma 2 caps them.
-Whatever stands in for the last step of the model, a draft head or the loss of a drafter, has to do the same:
-with the LM head alone the distribution is too sharp or too flat.
+Granite and Cohere multiply the outputs of the LM head by a number of the configuration, Gemma 2 caps them. A
+draft head or a loss that computes logits from hidden states has to do the same: with the LM head alone the
+distribution is too sharp or too flat.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-TOLERANCE = 0.02  # norm of the difference between logits that count as equal, as a share of theirs
+TOLERANCE = 0.02  # relative norm of the difference between logits that count as equal
 
 
 class ScaledHead(nn.Linear):
-    """An LM head, of which it shares the weights, whose outputs are scaled and capped as the model does."""
+    """An LM head, with shared weights, whose outputs are scaled and capped as in the model."""
 
     def __init__(self, head: nn.Linear, scale: float, cap: float | None) -> None:
         super().__init__(head.in_features, head.out_features, bias=head.bias is not None, device="meta")
@@ -33,11 +33,11 @@ class ScaledHead(nn.Linear):
 
 @torch.no_grad()
 def logits_head(model: PreTrainedModel) -> nn.Module | None:
-    """The map from the input of the LM head to the model's logits, which shares its weights: the LM head
-    itself where nothing follows it. None for a model without an LM head. ValueError if what follows it is
-    neither a factor nor the cap of the configuration. Runs one forward over two tokens."""
+    """The map from the input of the LM head to the model's logits, with shared weights: the LM head itself if
+    its outputs are the logits. None for a model without an LM head. ValueError if the outputs are changed
+    otherwise than by a factor or the configuration's cap. Runs one forward over two tokens."""
     head = model.get_output_embeddings()
-    if head is None or any(each.is_meta for each in head.parameters()):
+    if head is None or any(parameter.is_meta for parameter in head.parameters()):
         return head
     outputs = list[Tensor]()
     hook = head.register_forward_hook(lambda module, inputs, output: outputs.append(output))
@@ -60,5 +60,5 @@ def logits_head(model: PreTrainedModel) -> nn.Module | None:
     )
 
 
-def _agree(found: Tensor, logits: Tensor) -> bool:
-    return found.shape == logits.shape and bool((found - logits).norm() <= TOLERANCE * logits.norm())
+def _agree(outputs: Tensor, logits: Tensor) -> bool:
+    return outputs.shape == logits.shape and bool((outputs - logits).norm() <= TOLERANCE * logits.norm())

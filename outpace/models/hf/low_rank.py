@@ -25,8 +25,8 @@ class LowRankAdapter:
     the LM head included, it adds x A^T B^T of the layer's input x.
 
     `weights` holds A (r, I) and B (O, r) of every layer, at least float32; they are replaced, never written
-    to. At first B is 0 and the model is unchanged. Memory: twice r * (I + O) numbers per layer, since the
-    first weights are kept too.
+    to. Initially B is 0 and the model unchanged. Memory: twice r * (I + O) numbers per layer, as the initial
+    weights are kept.
 
     ValueError for a draft that is not an eager transformers model, that was loaded in inference mode or that
     has no linear layers.

@@ -8,17 +8,17 @@ from typing import Any
 
 
 def mlp_size(config: Any) -> int:
-    """Numbers of an MLP's inner features: some configurations, such as GPT-2's, have another name for them or
-    leave them out, which means four times the width. The largest, if they differ between layers."""
+    """The inner size of MLPs, the largest if layers differ. Some configurations, such as GPT-2's, have
+    another name for it or leave it out, which means four times the hidden size."""
     named = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None)
     return max(named) if isinstance(named, list | tuple) else named or 4 * config.hidden_size
 
 
 def reshaped(config: Any, *, num_layers: int, width: int, num_heads: int, inner_size: int) -> Any:
-    """A copy of a transformers text configuration with so many layers and attention heads, hidden states of
-    `width` numbers and MLPs of `inner_size`. It has as many key and value heads as the original, or the
-    largest smaller number that divides the heads. ValueError if the heads do not divide the width into even
-    parts."""
+    """A copy of a transformers text configuration with `num_layers` layers, `num_heads` attention heads,
+    hidden size `width` and MLP size `inner_size`. It has as many key and value heads as the original, or the
+    largest smaller number that divides `num_heads`. ValueError unless the size of a head is a whole, even
+    number."""
     if width % num_heads or (width // num_heads) % 2:
         raise ValueError(
             f"a width of {width} cannot be divided among {num_heads} attention heads: use a width that is a "
@@ -26,7 +26,11 @@ def reshaped(config: Any, *, num_layers: int, width: int, num_heads: int, inner_
         )
     made = copy.deepcopy(config)
     given = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    groups = max(each for each in range(1, num_heads + 1) if num_heads % each == 0 and each <= max(1, given))
+    groups = max(
+        divisor
+        for divisor in range(1, num_heads + 1)
+        if num_heads % divisor == 0 and divisor <= max(1, given)
+    )
     made.num_hidden_layers, made.hidden_size, made.intermediate_size = num_layers, width, inner_size
     if getattr(made, "n_inner", None):
         made.n_inner = inner_size

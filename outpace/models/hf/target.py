@@ -77,7 +77,7 @@ def load(
     compressed = None if weights is None else compress(model, weights, advance=on_stage)
     target = HFTarget(model, compile=compile, on_stage=on_stage, weights=compressed, kv_cache=kv_cache)
     if compressed is not None:
-        map_values(model, compressed.values)  # comparing compiled and eager forwards has read all of them
+        map_values(model, compressed.values)  # comparing compiled and eager forwards read them into memory
     return target, tokenizer
 
 
@@ -93,7 +93,7 @@ class HFTarget:
         self,
         model: PreTrainedModel,
         *,
-        compile: bool = False,  # OpenVINO on a CPU, with the present weights; CUDA graphs on a GPU
+        compile: bool = False,  # OpenVINO on a CPU, with a copy of the weights; CUDA graphs on a GPU
         on_stage: OnStage = lambda stage: None,  # called with the name of each stage of compiling
         hidden: frozenset[
             int
@@ -108,11 +108,11 @@ class HFTarget:
         self.forward = RecurrentForward(model) if fresh_states(model) else Forward(model)
         refuse(model, self.forward.parameters, recurrent=self.forward.keeps_states)
         config = model.config.get_text_config()
-        draft_ids: Tensor | None = getattr(model, "draft_ids", None)  # tokens of the logits; None: all
-        self.own_vocab: int = config.vocab_size  # token ids that it can read
+        draft_ids: Tensor | None = getattr(model, "draft_ids", None)  # token of each logit; None: all
+        self.own_vocab: int = config.vocab_size  # number of token ids that it can read
         self.vocab: int = config.vocab_size if draft_ids is None else len(draft_ids)
         self._drafts_all = draft_ids is None
-        self._fit: FittedVocabulary | None = None  # to the ids of a target with more or fewer of them
+        self._fit: FittedVocabulary | None = None  # for a target with another number of token ids
         self.rope_limit = rope_limit(config)
         names = ("max_position_embeddings", "n_positions", "max_seq_len")
         limits = [int(getattr(config, name)) for name in names if getattr(config, name, None)][:1]
@@ -163,7 +163,7 @@ class HFTarget:
     @property
     def head(self) -> nn.Module:
         """The model's LM head with the scale or cap of its logits: (..., D) -> (..., V), always the same
-        module. ValueError for a model without one, and for one whose logits are something else."""
+        module. ValueError for a model without an LM head, or with logits computed in another way."""
         if self._logits_head is None:
             self._logits_head = logits_head(self.model)
         head = self._logits_head
@@ -211,7 +211,7 @@ class HFTarget:
     @property
     def caches(self) -> list[SlotCache]:
         """The KV caches opened so far that are still in use."""
-        return [cache for each in self._caches if (cache := each()) is not None]
+        return [cache for cache_ref in self._caches if (cache := cache_ref()) is not None]
 
     def open(self, slots: int, capacity: int) -> SlotCache:
         """A new KV cache with `slots` slots of `capacity` cache positions each, draft nodes included.
@@ -224,24 +224,23 @@ class HFTarget:
         with self._lock:
             ahead = self.compiled is not None or self._allocates_ahead
             cache = self.reader.open(slots, capacity if ahead else 0)
-            self._caches[:] = [ref(each) for each in (*self.caches, cache)]
+            self._caches[:] = [ref(opened) for opened in (*self.caches, cache)]
         return cache
 
     def count_caches_with(self, other: HFTarget) -> None:
-        """Let `caches` of both models be the KV caches of both, for a model that takes the other's place."""
+        """Let `caches` of either model list the KV caches of both, for a model that replaces the other."""
         self._lock, self._caches = other._lock, other._caches
 
     def on_demand(self) -> HFTarget:
-        """The same model, whose KV caches for eager forwards have capacity 0: a slot grows with its text, in
-        blocks of 64 positions, by copying, instead of being allocated for its longest text."""
+        """The same model, but with KV caches of capacity 0 for eager forwards: a slot grows with its text, in
+        blocks of 64 positions, by copying, instead of being allocated for the longest text."""
         made = copy.copy(self)
         made._allocates_ahead = False
         return made
 
     def fitted(self, vocab: int) -> HFTarget:
-        """The same model as a draft for a target with the same tokenizer and `vocab` token ids, all of which
-        it can then read and has logits for; of a model with logits for some tokens only, these stay as they
-        are."""
+        """The same model as a draft for a target with the same tokenizer and `vocab` token ids: it then reads
+        all of these and has logits for them. Logits for a part of the vocabulary stay as they are."""
         if vocab == self.own_vocab:
             return self
         made = copy.copy(self)
@@ -250,7 +249,7 @@ class HFTarget:
         return made
 
     def over_vocabulary(self, logits: Tensor) -> Tensor:  # (N, K) -> (N, V)
-        """The model's logits over the ids of the target that it was fitted to; else as they are."""
+        """The model's logits over the ids of the target that it was fitted to; unchanged if there is none."""
         return logits if self._fit is None or not self._drafts_all else self._fit.logits(logits)
 
     @torch.no_grad()
@@ -265,7 +264,7 @@ class HFTarget:
             raise ValueError(
                 f"prompt {short[0]} has one token, which leaves nothing to prefill: give it 2 tokens or more"
             )
-        found = self.keep(pieces, slots, cache, want)
+        outputs = self.keep(pieces, slots, cache, want)
         forest = Forest.chain(tuple(len(tokens) - 1 for tokens in pieces))
         # not by `layout_of`, whose results are cached: prompts are too large for that
         order = (
@@ -275,7 +274,7 @@ class HFTarget:
         )
         tokens = torch.cat(pieces)
         tree = TokenTree(tokens if order is None else tokens[order], forest)
-        return tree, found.scores(0, order)
+        return tree, outputs.scores(0, order)
 
     def score(
         self,
@@ -289,9 +288,9 @@ class HFTarget:
         features: Sequence[Tensor] | None = None,  # of a draft head, B × (G_b + new nodes of the row, D)
         logits: bool = True,  # false: only the outputs in `want`, without running the LM head
     ) -> Scores:
-        """Run one forward over `gap` and the tree's new nodes; a gap of more than CHUNK tokens is computed
-        in forwards before it. Eager forwards without a gap use `carry`. ValueError for a tree that the target
-        or the KV cache cannot process."""
+        """Run one forward over `gap` and the tree's new nodes; a gap of more than CHUNK tokens is computed in
+        earlier forwards. Eager forwards without a gap continue from `carry`. ValueError for a tree that the
+        target or the KV cache cannot process."""
         if torch.is_grad_enabled():  # sessions have it off: switching it at every call takes measurable time
             with torch.no_grad():
                 return self.score(
@@ -312,10 +311,14 @@ class HFTarget:
                     "committed tokens cannot follow draft nodes: commit the tree scored before first"
                 )
             if sum(gaps) > CHUNK:
-                of_gaps = [each[:num] for each, num in zip(features, gaps, strict=True)] if features else None
+                of_gaps = (
+                    [row_states[:num] for row_states, num in zip(features, gaps, strict=True)]
+                    if features
+                    else None
+                )
                 self.keep(gap, slots, cache, NOTHING, of_gaps)
                 if features:
-                    features = [each[num:] for each, num in zip(features, gaps, strict=True)]
+                    features = [row_states[num:] for row_states, num in zip(features, gaps, strict=True)]
                 gap, gaps = None, [0] * len(slots)
         else:
             gap = None
@@ -335,22 +338,22 @@ class HFTarget:
         if carry is not None and gap is None and not first and self._continues(carry, tree, want):
             after = carry.layer
             states = carry.hidden if layout.order is None else carry.hidden[layout.order]
-        found = self._read(ForwardRequest(rows, nodes, tokens, want, logits, states, after), cache)
+        outputs = self._read(ForwardRequest(rows, nodes, tokens, want, logits, states, after), cache)
         if gap is not None:
             for slot, length in zip(slots, gaps, strict=True):
                 cache.lengths[slot] += length
         cache.tree, cache.slots, cache.read = tree, slots, len(tree)
-        return found.scores(first, layout.inverse)
+        return outputs.scores(first, layout.inverse)
 
     def _read(self, request: ForwardRequest, cache: SlotCache) -> ForwardOutputs:
         """One forward over tokens in the ids of the target that the model is fitted to."""
         if self._fit is not None:
             request.tokens = self._fit.readable(request.tokens)
         with self._lock:
-            found = self.reader.read(request, cache)
-        if found.logits is not None:
-            found.logits = self.over_vocabulary(found.logits)
-        return found
+            outputs = self.reader.read(request, cache)
+        if outputs.logits is not None:
+            outputs.logits = self.over_vocabulary(outputs.logits)
+        return outputs
 
     def _continues(self, carry: Carry, tree: TokenTree, want: Want) -> bool:
         """Whether a forward over this tree can begin after the layers that a draft has computed."""
@@ -387,12 +390,12 @@ class HFTarget:
             if self._drafts_all:
                 chosen_by = self._over_vocabulary_by(choose)
         with self._lock:
-            found = self.reader.read_chain(
+            chain = self.reader.read_chain(
                 ForwardRequest([row], [1], tokens, features=features), cache, depth, chosen_by, ends
             )
-        if found is None:
+        if chain is None:
             return None
-        chosen, logits = found[0], self.over_vocabulary(found[1])
+        chosen, logits = chain[0], self.over_vocabulary(chain[1])
         cache.lengths[slot] = end - 1
         read = torch.tensor(chosen[:-1], dtype=torch.int64)
         cache.tree = TokenTree(torch.cat((root, read)), Forest.chain((len(read),)))
@@ -433,12 +436,12 @@ class HFTarget:
         features: Sequence[Tensor] | None = None,
     ) -> ForwardOutputs:
         """Compute and store the KV entries of these committed tokens, at most CHUNK tokens per forward;
-        returns the outputs row by row. `features`: those of the tokens, for a draft head."""
+        returns the outputs row by row. `features`: of the tokens, if the model is a draft head."""
         assert isinstance(cache, SlotCache)
         for tokens, slot in zip(pieces, slots, strict=True):
             self._check_positions(cache.lengths[slot] + len(tokens) - 1)
             cache.reserve(slot, cache.lengths[slot] + len(tokens))
-        found: list[list[ForwardOutputs]] = [[] for _ in pieces]
+        outputs: list[list[ForwardOutputs]] = [[] for _ in pieces]
         for batch in _batches([len(tokens) for tokens in pieces], self.reader.packs):
             rows = []
             for index, start, end in batch:
@@ -452,9 +455,9 @@ class HFTarget:
             )
             read = self._read(ForwardRequest(rows, sizes, tokens, want, want.prompt_logits, states), cache)
             for (index, start, end), part in zip(batch, read.split(sizes), strict=True):
-                found[index].append(part)
+                outputs[index].append(part)
                 cache.lengths[slots[index]] += end - start
-        return ForwardOutputs.joined([part for row in found for part in row])
+        return ForwardOutputs.joined([part for row in outputs for part in row])
 
 
 def _batches(lengths: list[int], packs: bool) -> list[list[tuple[int, int, int]]]:

@@ -22,11 +22,10 @@ def with_trimmed_head(
     """A copy of the model whose LM head has the rows `ids` only, and its compressed weights.
 
     The model is not changed, and the copy shares all its other weights. The rows are copied: an input
-    embedding that is tied to the LM head keeps all of its rows, and later changes of the LM head have no
-    effect on the copy. `draft_ids` of the copy are `ids`. ValueError for a model whose LM head is not a
-    linear layer."""
+    embedding that is tied to the LM head keeps all of its rows, and later changes of the LM head do not
+    affect the copy. `draft_ids` of the copy are `ids`. ValueError if the LM head is not a linear layer."""
     name, head = type(model).__name__, model.get_output_embeddings()
-    known = (nn.Linear, ScaledHead)  # others may compute with more than their weights
+    known = (nn.Linear, ScaledHead)  # other subclasses may do more than multiply by their weights
     if not isinstance(head, nn.Linear) or type(head) not in known or head.weight.is_meta:
         kind = "no LM head" if head is None else f"an LM head that is no linear layer ({type(head).__name__})"
         raise ValueError(f"{name} has {kind}, which cannot be reduced to some tokens: use another draft")
@@ -43,13 +42,13 @@ def with_trimmed_head(
     places = [
         (module, child)
         for module in made.modules()
-        for child, each in module.named_children()
-        if each is whole
+        for child, submodule in module.named_children()
+        if submodule is whole
     ]
     for module, child in places:
         setattr(module, child, trimmed.eval())
     made.draft_ids = rows
     if weights is None:
         return made, None
-    matrix = next(key for key, each in made.named_parameters() if each is weight)
+    matrix = next(key for key, parameter in made.named_parameters() if parameter is weight)
     return made, with_matrix(weights, matrix, weight)

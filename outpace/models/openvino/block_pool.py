@@ -1,7 +1,7 @@
 """The blocks (pages) of a paged KV cache: how many slots refer to each, and which tokens they hold.
 
-A block whose tokens are known is found by them and by the block before it, so that equal tokens after
-different beginnings are different blocks. When no slot refers to it any more, it is retained until its memory
+A block whose tokens are known is found by these tokens and the preceding block, so equal tokens after
+different prefixes are different blocks. When no slot refers to it any more, it is retained until its memory
 is needed.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-Key = tuple[int, bytes]  # serial number of the block before it in the text, and the tokens of the block
+Key = tuple[int, bytes]  # serial number of the text's preceding block, and the tokens of the block
 
 START = 0  # in place of a serial number, before the first block of a text
 
@@ -22,8 +22,8 @@ class BlockPool:
         """`num_blocks` free blocks, with the numbers from 1 on."""
         self.num_blocks = num_blocks
         self._free = list(range(num_blocks, 0, -1))  # the next block is taken from the end
-        self._references: dict[int, int] = {}  # of held blocks: number of slots that refer to each
-        self._retained: OrderedDict[int, None] = OrderedDict()  # first the one used longest ago
+        self._references: dict[int, int] = {}  # held block -> number of slots that refer to it
+        self._retained: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._serial = START  # of the block named last; serial numbers are not used again
         self._named: dict[int, tuple[int, Key]] = {}  # block -> its serial number and its key
         self._found: dict[Key, int] = {}  # key -> block
@@ -35,7 +35,7 @@ class BlockPool:
 
     @property
     def num_retained(self) -> int:
-        """Number of blocks to which no slot refers, and whose tokens are known."""
+        """Number of retained blocks: no slot refers to them, and their tokens are known."""
         return len(self._retained)
 
     @property
@@ -61,7 +61,7 @@ class BlockPool:
             self._references[block] = self._references.get(block, 0) + 1
 
     def give_up(self, blocks: Sequence[int]) -> None:
-        """Refer to the blocks of a text from one slot less."""
+        """Refer to the blocks of a text from one slot fewer."""
         for block in reversed(blocks):  # the end of a text is evicted before its beginning
             if self._references[block] > 1:
                 self._references[block] -= 1
@@ -73,7 +73,7 @@ class BlockPool:
                 self._free.append(block)
 
     def name(self, blocks: Sequence[int], tokens: Sequence[bytes]) -> None:
-        """Tell the tokens of the first blocks of a text."""
+        """Register the tokens of the first blocks of a text, for `find`."""
         before = START
         for block, own in zip(blocks, tokens, strict=True):
             key = before, own
@@ -86,18 +86,18 @@ class BlockPool:
             before = self._named[known][0]
 
     def find(self, tokens: Sequence[bytes]) -> list[int]:
-        """The blocks of the longest known text that begins with these tokens, one element per block."""
-        before, found = START, list[int]()
+        """The known blocks of the longest prefix of a text; `tokens` has one element per block."""
+        before, blocks = START, list[int]()
         for own in tokens:
             block = self._found.get((before, own))
             if block is None:
                 break
-            found.append(block)
+            blocks.append(block)
             before = self._named[block][0]
-        return found
+        return blocks
 
     def evict(self, num_blocks: int) -> None:
-        """Free retained blocks, at most `num_blocks`, those first that were used longest ago."""
+        """Free at most `num_blocks` retained blocks, least recently used first."""
         for _ in range(min(num_blocks, len(self._retained))):
             block, _ = self._retained.popitem(last=False)
             self._forget(block)

@@ -55,19 +55,19 @@ STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
 # Besides the graph for any number of tokens there are graphs compiled for exactly 1, 6, 11 and 16 tokens of
 # one row in causal order: OpenVINO runs fixed shapes faster, and these inferences never change their size.
 # One token is plain decoding or one level of a draft; six and eleven are a root and a draft of five or ten;
-# 16 hold longer drafts. Each graph has its own copy of the weights, so there are only as many, in this order,
-# as copies fit into FIXED_BYTES.
-# With compressed weights, which are there to save memory, it is less.
+# 16 hold longer drafts. Each graph has its own copy of the weights, so only as many graphs are compiled, in
+# this order, as copies fit into FIXED_BYTES; with compressed weights, whose purpose is to save memory, into
+# LIGHT_FIXED_BYTES.
 FIXED_SIZES, FIXED_BYTES, LIGHT_FIXED_BYTES = (1, 6, 11, 16), 1 << 30, 1 << 28
 # The first inference over a padded number of tokens (a size) takes some milliseconds longer than later ones.
-# So each size is run once at loading, smallest first, but none after one that took LONG seconds: there the
-# milliseconds do not matter, and running all sizes would make loading slow.
+# So each size is run once at loading, in increasing order, up to the first that takes LONG seconds: above it
+# the milliseconds do not matter, and running all sizes would make loading slow.
 LONG = 0.25
-# Sizes are timed so many times, each time followed by REPEATS inferences of the same size, for as long as
-# SECONDS, or SHARE of the time that compiling took.
+# Each size is timed ROUNDS times, each time followed by REPEATS inferences of the same size; measuring stops
+# after SECONDS, or SHARE of the time that compiling took.
 ROUNDS, REPEATS, SECONDS, SHARE = 6, 2, 0.3, 0.1
-# Opening a KV cache takes milliseconds, mostly for inference requests, of which each graph has one: as long
-# as several steps of a small model. One that was closed is used again unless it is larger than this.
+# Opening a KV cache takes milliseconds, as long as several steps of a small model, mostly to make an
+# inference request per graph. So the last cache that was closed is reused unless it is larger than this.
 KEPT_BYTES = 1 << 26
 OnStage = Callable[[str], None]
 
@@ -94,14 +94,16 @@ class CompiledForward:
         began = perf_counter()
         self.cache_in_8_bits = cache_in_8_bits
         self.forward, self._weights = forward, weights
-        # of all graphs: a session, which may want outputs of further layers, leaves torch a single thread
+        # kept for graphs that are compiled later: a session sets torch to a single thread
         self.num_threads = num_threads or torch.get_num_threads()
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
-        self._num_weights = sum(each.numel() for each in forward.model.parameters() if each.dim() > 1)
+        self._num_weights = sum(
+            parameter.numel() for parameter in forward.model.parameters() if parameter.dim() > 1
+        )
         bits = {None: 8 * forward.model.dtype.itemsize, "int8": 8, "int4": 4}
         self._weight_bytes = 1 + self._num_weights * bits[weights.format if weights else None] // 8
         self.policy = policy_by_weights(self._num_weights)  # until sizes have been timed
-        # at most one element: the attributes of a KV cache that no request uses any more, for the next one
+        # at most one element: the attributes of a KV cache that is no longer used, for the next cache
         self._closed: list[dict[str, Any]] = []
         self._compile(tuple(sorted(hidden)), on_stage)
         self._choose_sizes(max(SECONDS, SHARE * (perf_counter() - began)))
@@ -121,7 +123,7 @@ class CompiledForward:
     @property
     def chain_sizes(self) -> tuple[int, ...]:
         """Padded sizes, in tokens, of forwards over a single sequence whose draft is a chain: the sizes of
-        the graphs with fixed shapes, then those sizes of the graph with dynamic shapes that are larger."""
+        the graphs with fixed shapes, then the larger sizes of the graph with dynamic shapes."""
         fixed = sorted(self._models.keys() - {0})
         return (*fixed, *(size for size in self.sizes if size > max(fixed, default=0)))
 
@@ -145,13 +147,13 @@ class CompiledForward:
         on_stage(STAGES[2])
         most_bytes = LIGHT_FIXED_BYTES if self._weights else FIXED_BYTES
         copies = {size: model.clone() for size in FIXED_SIZES[: most_bytes // self._weight_bytes]}
-        for size, each in copies.items():
-            fix_size(each, self._graph, size, self._rotations.shapes(size))
+        for size, copy in copies.items():
+            fix_size(copy, self._graph, size, self._rotations.shapes(size))
         in_8_bits = self.cache_in_8_bits
         # number of tokens for which a graph was compiled -> graph; 0: any number
         self._models = {
-            size: build(each, dtype, num_threads=threads, cache_in_8_bits=in_8_bits)
-            for size, each in ({0: model} | copies).items()
+            size: build(graph_model, dtype, num_threads=threads, cache_in_8_bits=in_8_bits)
+            for size, graph_model in ({0: model} | copies).items()
         }
         self.model = self._models[0]
         self.planes = self._stored_as(forward.planes)
@@ -173,7 +175,7 @@ class CompiledForward:
 
     @torch.no_grad()
     def _choose_sizes(self, seconds: float) -> None:
-        """Choose the sizes and when they change, from inferences that take about so many seconds."""
+        """Choose the sizes and when they change, from about `seconds` seconds of timed inferences."""
         run, times = self._runner(), {size: SizeTimes() for size in MEASURED}
         ends = perf_counter() + seconds
         for size in MEASURED * ROUNDS:
@@ -188,7 +190,7 @@ class CompiledForward:
 
     @torch.no_grad()
     def _warm_up(self) -> None:
-        """Run one inference of every size that does not take LONG, as the first one takes longer."""
+        """Run one inference of every size, since a size's first inference is slow, until one takes LONG."""
         run = self._runner()
         for size in self.sizes:
             if run(size) > LONG:
@@ -214,7 +216,7 @@ class CompiledForward:
 
     def open(self, slots: int, capacity: int) -> PagedCache:
         """A KV cache without texts, with `slots` slots of at least `capacity` cache positions each, draft
-        nodes included. It takes over the memory of the last one that was closed, if that has room."""
+        nodes included. It takes over the memory of the last closed cache if that is large enough."""
         memory = self._closed.pop() if self._closed else None
         if memory and len(memory["lengths"]) == slots and memory["capacity"] >= capacity:
             cache = PagedCache.reopened(memory)
@@ -224,12 +226,12 @@ class CompiledForward:
         return cache
 
     def _keep(self, memory: dict[str, Any]) -> None:
-        """Keep the memory of a KV cache that is not used any more, in place of an earlier one's."""
+        """Keep the memory of a KV cache that is no longer used, in place of an earlier one's."""
         if sum(storage.nbytes for storage in memory["storages"]) <= KEPT_BYTES:
             self._closed[:] = [memory]
 
     def view(self, cache: Cache, kept: Sequence[int]) -> PagedView:
-        """The KV cache of a target, as this model made of the target's layers sees it."""
+        """A view of a target's KV cache for this model, which consists of layers of that target."""
         if isinstance(cache, PagedCache):
             return PagedView(cache, self.planes, kept)
         raise ValueError(OWN_CACHE)
@@ -254,8 +256,8 @@ class CompiledForward:
         return ForwardOutputs.joined([infer.read(group, logits, want.hidden) for group in group_rows(parts)])
 
     def _fixed_size(self, row: RowInputs) -> int:
-        """For how many tokens the graph was compiled that reads this row: the smallest fixed size that holds
-        its tokens; 0 for the graph that takes any number (trees and longer chains)."""
+        """The size of the graph that reads this row: the smallest fixed size that holds its tokens; 0 for the
+        graph with dynamic shapes (trees and longer chains)."""
         if row.depths is not None:
             return 0
         total = row.end - row.start
@@ -278,9 +280,9 @@ class CompiledForward:
         ends: Ends | None = None,
     ) -> tuple[list[int], Tensor] | None:
         """Run one inference over tokens which follow each other in one row, then one for each of up to
-        `depth` - 1 further tokens, every one chosen from the logits before it; see
-        core.contracts.ReadsChains. None for more than `MAX_TOKENS` tokens and for a draft head whose graph
-        lacks its own output."""
+        `depth` - 1 further tokens, each chosen from the preceding logits; see core.contracts.ReadsChains.
+        None for more than `MAX_TOKENS` tokens and for a draft head whose graph does not return the next
+        token's feature."""
         assert isinstance(cache, PagedCache)
         graph, model = self._graph, self.forward.model
         state = int(getattr(model, "state_layer", -1)) if graph.features else None
@@ -310,14 +312,14 @@ class CompiledForward:
             ):
                 view.copy_(from_rows(stored, view.dtype) if in_8_bits else stored)
         own = [replace(row, slot=index) for index, row in enumerate(rows)]
-        found = self.forward.read(replace(request, rows=own), aside)
+        outputs = self.forward.read(replace(request, rows=own), aside)
         at = 0
         for index, row in enumerate(rows):
             entries = aside.views(index, row.start, row.end)
-            cache.write(row.slot, row.start, [to_rows(each) for each in entries] if in_8_bits else entries)
+            cache.write(row.slot, row.start, [to_rows(plane) for plane in entries] if in_8_bits else entries)
             cache.tokens[row.slot, row.start : row.end] = tokens[at : at + row.end - row.start].numpy()
             at += row.end - row.start
-        return found
+        return outputs
 
 
 def _chain(cache: PagedCache, size: int, features: int) -> RowTokens:

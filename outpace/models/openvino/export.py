@@ -1,7 +1,7 @@
 """Traces a transformers model as a graph: token ids, position ids and a paged KV cache in, logits out.
 
-The model is traced in float32, as a copy that shares float32 weights; lower precision is set when OpenVINO
-compiles it. The tokens of all sequences are concatenated in a batch of one; their number may vary.
+The model is traced in float32, as a copy that shares float32 weights; OpenVINO sets a lower precision when it
+compiles. The tokens of all sequences are concatenated in a batch of one; their number may vary.
 
 Letters: N tokens of all sequences, H query heads, G key and value heads, D head size, V vocabulary size, F
 size of a draft head's features.
@@ -39,12 +39,12 @@ class TracedModel:
     head, the inputs of paged attention (PAGED_INPUTS), the planes of the KV cache. Its outputs: logits of the
     kept tokens, then the hidden states of all tokens, one tensor per layer."""
 
-    traced: Any  # torch.jit.ScriptModule; None after the conversion, as it holds a copy of the weights
+    traced: Any  # torch.jit.ScriptModule, which copies the weights; set to None after the conversion
     example: dict[str, Any]  # the inputs with which it was traced
-    selects: bool  # it has the input `keep`: indices of the tokens whose logits are computed
+    selects: bool  # whether it has the input `keep`: indices of the tokens whose logits are computed
     window: int | None  # length of the shortest sliding window; None: all layers have full attention
     layers: tuple[int, ...] = ()  # layers whose outputs it returns; -1: the input of the LM head
-    features: int = 0  # size of the features of a token, which draft heads have as input; 0: no such input
+    features: int = 0  # size of a token's feature, an input of draft heads; 0: no such input
 
     @property
     def num_inputs(self) -> int:
@@ -143,7 +143,7 @@ def graph_attention(
     if softcap is not None:
         raise ValueError("its attention caps its scores")
     heads, groups, size, value_size = (  # sizes are tensors while tracing
-        int(each) for each in (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
+        int(number) for number in (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
     )
     flat = [
         states.transpose(1, 2).reshape(-1, states.shape[1] * states.shape[3])
@@ -180,8 +180,8 @@ class TraceWrapper(nn.Module):
 
     def forward(
         self,
-        # (1, N) token ids, (1, N) position ids, if `selects` (kept,) indices, with features (1, N, F): what
-        # the model does not use must not be an input, as the graph would lack it
+        # (1, N) token ids, (1, N) position ids, if `selects` (kept,) indices, if `features` (1, N, F): only
+        # inputs that the model uses, as the graph would lack the others
         inputs: tuple[Tensor, ...],
         paged_inputs: tuple[Tensor, ...],
         cached: tuple[Tensor, ...],
@@ -210,8 +210,8 @@ class TraceWrapper(nn.Module):
 
 
 def refuse_untraceable(model: PreTrainedModel, parameters: Set[str], *, dense: bool) -> None:
-    """Raise ValueError for models whose trace would not be equivalent: those without position ids as input,
-    with attention code of their own, or with rotary frequencies that depend on the length."""
+    """Raise ValueError for models whose trace would not be equivalent: without position ids as input, with
+    custom attention code, or with rotary frequencies that depend on the length."""
     if "position_ids" not in parameters:
         raise ValueError("it takes no position ids")
     if dense:
@@ -231,8 +231,8 @@ def trace(
     replaced: Container[str] = (),
 ) -> TracedModel:
     """Trace the model's forward, with the outputs of `layers`, as a graph; the model itself is not changed.
-    `replaced`: names of parameters that the graph gets from elsewhere: in the trace they are zeros, which
-    take no memory. ValueError for a layer that it lacks."""
+    `replaced`: names of parameters that are replaced in the graph later: in the trace they are zeros, which
+    take no memory. ValueError for a layer that the model lacks."""
     features = int(getattr(model, "feature_size", 0))
     wrapper = TraceWrapper(widened(model, replaced), planes, selects, layers, features)
     inputs = [torch.zeros(1, TOKENS, dtype=torch.int64), torch.arange(FIRST, FIRST + TOKENS)[None]]
@@ -254,12 +254,16 @@ def widened(model: PreTrainedModel, replaced: Container[str] = ()) -> PreTrained
     """A copy of the model in float32 with `graph_attention` as its attention; float32 weights are shared, and
     the `replaced` parameters are zeros."""
     shared = {
-        id(each): each for each in (*model.parameters(), *model.buffers()) if each.dtype == torch.float32
+        id(tensor): tensor
+        for tensor in (*model.parameters(), *model.buffers())
+        if tensor.dtype == torch.float32
     }
     shared |= {
         # Memory that is never written: the system maps all of it to one page. torch.zeros would write it.
-        id(each): nn.Parameter(torch.from_numpy(numpy.zeros(each.shape, numpy.float32)), requires_grad=False)
-        for name, each in model.named_parameters(remove_duplicate=False)
+        id(parameter): nn.Parameter(
+            torch.from_numpy(numpy.zeros(parameter.shape, numpy.float32)), requires_grad=False
+        )
+        for name, parameter in model.named_parameters(remove_duplicate=False)
         if name in replaced
     }
     match = copy.deepcopy(model, memo=shared).float().eval()

@@ -40,7 +40,7 @@ class InferRequest:
         self._first = numpy.zeros(1, numpy.int64)
 
     def restart(self) -> None:
-        """Begin with other texts; sizes of inferences do not depend on those before."""
+        """Begin with other texts: sizes of inferences then do not depend on earlier inferences."""
         self._inputs.restart()
 
     def read(
@@ -55,18 +55,18 @@ class InferRequest:
         None: by the policy."""
         requested = _requested(parts)
         total, size = self._inputs.write(parts, requested if logits else self._first, size)
-        # in the calling thread: waking another takes as long as a small draft model's forward
+        # in the calling thread: waking another thread takes as long as a small draft model's forward
         self._infer.infer(share_outputs=True)
         scores = None
         if logits:
             selected = None if self._inputs.selects_logits else requested
             scores = self._output(0, selected, total if requested is None else len(requested))
-        found = {
+        states = {
             layer: self._output(index, requested, total)
             for index, layer in enumerate(self._layers, 1)
             if layer in hidden
         }
-        return ForwardOutputs(scores, found, computed=size)
+        return ForwardOutputs(scores, states, computed=size)
 
     def read_chain(
         self,
@@ -80,8 +80,8 @@ class InferRequest:
         ends: Ends | None = None,
     ) -> tuple[list[int], Tensor]:  # (D,), (D, K)
         """Run one inference over the tokens of a row, a chain, and one for each further token of the chain,
-        chosen by `choose` (None: the most probable token) from the logits before it, until it has `depth`
-        tokens or `ends`. Returns the chosen tokens, also the one after the last logits, and the logits."""
+        chosen by `choose` (None: the most probable token) from the preceding logits, until the chain has
+        `depth` tokens or `ends`. Returns the chosen tokens, the unread last one included, and the logits."""
         infer, last = self._infer, len(part.tokens) - 1
         self._inputs.write([part], numpy.array([last]))
         of_state = None if state is None else 1 + self._layers.index(state)
@@ -124,8 +124,8 @@ def _requested(parts: Sequence[RowTokens]) -> Array | None:
 
 def row_tokens_of(request: ForwardRequest, cache: PagedCache) -> list[RowTokens]:
     """The tokens of a forward over one row, also stored in `cache.tokens`. Nodes of a tree that are in the KV
-    cache already are computed again together with the new nodes. If the committed tokens before a tree do not
-    fit into one inference with it, the first of them are a chain for an inference of its own."""
+    cache already are computed again together with the new nodes. If a tree and the unread committed tokens
+    before it do not fit into one inference, the first of these tokens are a chain for a separate one."""
     (row,), (num,), tokens, features = request.rows, request.nodes, request.tokens, request.features
     own, position_ids = cache.tokens[row.slot], cache.position_ids
     own[row.start : row.end] = numbers = tokens.numpy()
@@ -149,8 +149,8 @@ def row_tokens_of(request: ForwardRequest, cache: PagedCache) -> list[RowTokens]
 
 
 def _tree_features(row: RowInputs, features: Array, cache: PagedCache) -> Array:
-    """Features of the row's gap and of all nodes of its tree so far: `features`, those of its new tokens,
-    after those of the nodes before them."""
+    """Features of the row's gap and of all nodes of its tree so far: the stored ones of earlier nodes, then
+    `features`, of the new tokens."""
     if row.start > row.base:
         features = numpy.concatenate((cache.features[row.slot][: row.start - row.base], features))
     cache.features[row.slot] = features[max(0, row.base - row.start) :]

@@ -2,8 +2,8 @@
 OpenVINO.
 
 The operation writes new keys and values into the cache in place. Every token attends to the cache entries of
-its sequence and, among the tokens of the same inference, to those that the bias allows (without a bias: the
-tokens before it), all within the sliding window (0: no window).
+its sequence and to the tokens of the same inference that the bias allows (without a bias: the preceding
+tokens), all within the sliding window (0: no window).
 
 Letters: N tokens of all sequences, H query heads, D head size.
 """
@@ -34,7 +34,7 @@ _library.define(
 
 
 def _shapes_alone(query: Tensor, key: Tensor, *rest: Any) -> Tensor:  # (N, H*D)
-    """The operation's implementation while tracing: zeros of the output's shape."""
+    """The operation's implementation for tracing: zeros of the output's shape."""
     *_, heads, key_size, value_size = rest
     return query.new_zeros(len(query), query.shape[1] // key_size * value_size)
 

@@ -22,9 +22,9 @@ from outpace.models.openvino.paged_attention import BLOCK_SIZE
 class PagedCache(SlotCache):
     """A `SlotCache` in blocks: its storages are (P, N, H, BLOCK_SIZE, D). It also stores the token ids.
 
-    The pool has blocks for `slots` texts of `capacity` tokens; more slots share it, and it is enlarged when
-    no block is free. Implementation of core.contracts.PrefixCache: texts share the blocks of their common
-    beginning that are full; nothing is written to them, since new entries follow the committed ones."""
+    The pool has blocks for `slots` texts of `capacity` tokens; further slots share it, and it is enlarged
+    when no block is free. Implementation of core.contracts.PrefixCache: texts share the full blocks of their
+    common prefix, to which nothing is written, since new entries follow the committed ones."""
 
     def __init__(self, planes: Planes, slots: int, capacity: int) -> None:
         super().__init__(planes, capacity, torch.device("cpu"))
@@ -32,10 +32,10 @@ class PagedCache(SlotCache):
         self.tables = BlockTables(max(1, slots) * width, width)
         self.storages: list[Tensor] = []  # one per shape
         self.tokens = numpy.zeros((0, 0), numpy.int64)  # (S, T) token id at each cache position
-        # slot -> (n, D) features of the nodes of its tree so far, which draft heads have as input
+        # slot -> (n, D) features of the nodes of its tree so far (inputs of draft heads)
         self.features: dict[int, numpy.ndarray[Any, Any]] = {}
         self.requests: dict[int, Any] = {}  # size of a graph -> the InferRequest that uses this memory
-        self.version = 0  # counts replacements of that memory
+        self.version = 0  # increased when the storages are replaced
         self._block_bytes = BLOCK_SIZE * planes.token_bytes
         self._limits: dict[str, int] = {}  # name -> most blocks that slots hold and the pool retains
         self._allocate()
@@ -44,8 +44,8 @@ class PagedCache(SlotCache):
 
     @classmethod
     def reopened(cls, memory: dict[str, Any]) -> PagedCache:
-        """An empty KV cache that reuses the blocks, slots and OpenVINO inference requests of a cache that no
-        request uses any more. `memory`: the attributes of that cache."""
+        """An empty KV cache that reuses the blocks, slots and OpenVINO inference requests of a cache that is
+        no longer used. `memory`: the attributes of that cache."""
         cache = cls.__new__(cls)
         vars(cache).update(memory)
         cache.discard()

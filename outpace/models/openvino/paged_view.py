@@ -1,5 +1,5 @@
-"""The paged KV cache of a target, as a smaller model that is made of the target's layers sees it: what
-`outpace.models.eager.cache_view` is for eager forwards."""
+"""A view of a target's paged KV cache for a draft model made of the target's own layers: for compiled
+forwards what `outpace.models.eager.cache_view` is for eager ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PagedView(PagedCache):
     """A view of some layers of a paged cache; the graph of the smaller model has inputs for these only."""
 
     def __init__(self, base: PagedCache, planes: Planes, kept: Sequence[int]) -> None:
-        """`planes`: of the layers that are kept; `kept`: their indices among the planes of `base`."""
+        """`planes`: of the draft model's layers; `kept`: their indices among the planes of `base`."""
         self._base, self._kept = base, kept
         self.lengths, self.device, self.capacity = base.lengths, base.device, base.capacity
         self.planes, self.tables = planes, base.tables
@@ -27,7 +27,7 @@ class PagedView(PagedCache):
         self.discard()
 
     def _follow(self) -> None:
-        """Follow the target's cache, whose memory may have been replaced by larger memory."""
+        """Use the target's present memory, which may have been enlarged by replacing it."""
         base = self._base
         self.tokens, self.storages, self.position_ids = base.tokens, base.storages, base.position_ids
         self._version = base.version

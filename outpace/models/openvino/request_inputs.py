@@ -24,8 +24,8 @@ from outpace.models.openvino.size_policy import SizeChoice, SizePolicy
 
 # Whenever the longest text in the KV cache passes a multiple of 32 tokens for the first time, OpenVINO
 # generates the attention kernels of a graph anew, which takes about a millisecond per layer. So the length
-# that it gets is rounded up to a power of two, at least this one, for which they are generated at loading.
-# It bounds buffers and loops; forwards take no longer with a larger one.
+# passed to OpenVINO is rounded up to a power of two, at least LEAST_LENGTH, whose kernels are generated at
+# loading. The length bounds buffers and loops; a larger one makes forwards no slower.
 LEAST_LENGTH = 512
 # numpy arrays, because every torch call between two forwards takes measurable time
 Array = numpy.ndarray[Any, Any]
@@ -107,7 +107,7 @@ class RequestInputs:
         self.restart()
 
     def restart(self) -> None:
-        """Choose sizes without regard to earlier inferences."""
+        """Choose later sizes independently of earlier inferences."""
         self._choice = SizeChoice(self._policy)
 
     @property
@@ -201,7 +201,7 @@ class RequestInputs:
         self._longest.take()[...] = _rounded_up(longest)
 
     def _write_rows(self, rows: tuple[int, ...]) -> None:
-        """Write the blocks of these slots, unless they are those of the last inference."""
+        """Write the blocks of these slots, unless they are unchanged since the last inference."""
         tables = self._tables
         if rows != self._rows or tables.version != self._version:
             self._rows, self._version = rows, tables.version
@@ -241,7 +241,9 @@ class RequestInputs:
         if self._keep is None or (kept is None and self._kept == (total, size)):
             return
         num = total if kept is None else len(kept)
-        keep = self._keep.take(max(1, min(size, next((each for each in self._sizes if each >= num), size))))
+        keep = self._keep.take(
+            max(1, min(size, next((candidate for candidate in self._sizes if candidate >= num), size)))
+        )
         self._kept = (total, size) if kept is None else None
         if kept is None:
             keep[:] = self._count[: len(keep)]

@@ -8,7 +8,7 @@ from outpace.models.openvino.size_policy import MAX_TOKENS
 
 def group_rows(parts: list[RowTokens]) -> list[list[RowTokens]]:
     """Divide the rows' tokens among forwards in which no row occurs twice. A forward has at most `MAX_TOKENS`
-    tokens, for which long chains are split; only a tree that is larger has a forward of its own."""
+    tokens; longer chains are split, and a larger tree has a forward of its own."""
     groups: list[list[RowTokens]] = []
     remaining = 0
     for part in parts:
@@ -23,8 +23,8 @@ def group_rows(parts: list[RowTokens]) -> list[list[RowTokens]]:
 
 
 def _pieces(part: RowTokens, remaining: int) -> list[RowTokens]:
-    """The tokens of one row, split into pieces if they are a chain of more than `remaining` tokens: the first
-    of `remaining` tokens (MAX_TOKENS if that is 0), the others of at most MAX_TOKENS."""
+    """The tokens of one row; a chain of more than `remaining` tokens is split into a first piece of
+    `remaining` tokens (if 0: of MAX_TOKENS) and further pieces of at most MAX_TOKENS."""
     total = len(part.tokens)
     if part.seen is not None or total <= remaining:
         return [part]

@@ -17,8 +17,8 @@ from outpace.models.threads import num_cpus
 if TYPE_CHECKING:
     from outpace.models.openvino.compressed_weights import CompressedWeights
 
-LARGE = 1 << 16  # elements from which a constant is a weight matrix; biases and norms stay in float32
-INPUT_GROUP = 64  # inputs that share a scale
+LARGE = 1 << 16  # least number of elements of a weight matrix; smaller constants stay in float32
+INPUT_GROUP = 64  # number of inputs that share a scale
 HINTS = {torch.float32: "f32", torch.bfloat16: "bf16"}  # names in OpenVINO's options
 
 
@@ -34,15 +34,15 @@ def openvino() -> Any:
 
 
 def compiled_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype for which a model of this dtype is compiled: its own, except for float16, whose range a
-    compiled forward may leave. That becomes bfloat16 where this CPU computes in it, else float32."""
+    """The dtype for which a model of this dtype is compiled: its own, except for float16, in which a compiled
+    forward may overflow. Instead of float16: bfloat16 if this CPU computes in it, else float32."""
     if dtype == torch.float16:
         return torch.bfloat16 if _computes(torch.bfloat16) else torch.float32
     return dtype
 
 
 def _computes(dtype: torch.dtype) -> bool:
-    """Whether OpenVINO has arithmetic of this dtype, of HINTS, on this CPU."""
+    """Whether OpenVINO computes natively in this dtype, one of HINTS, on this CPU."""
     able = openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return {torch.float32: "FP32", torch.bfloat16: "BF16"}[dtype] in able
 
@@ -54,13 +54,13 @@ def convert(
     *,
     num_threads: int,
 ) -> Any:
-    """Convert the graph to an OpenVINO model for so many threads, with `compressed` in place of the matrices
-    that it has; with bfloat16 as `dtype`, other matrices are stored in bfloat16. ValueError if the model
-    ignores some of the graph's inputs."""
+    """Convert the graph to an OpenVINO model for `num_threads` threads, with the matrices of `compressed`;
+    with bfloat16 as `dtype`, the remaining matrices are stored in bfloat16. ValueError if the model ignores
+    some of the graph's inputs."""
     ov = openvino()
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
-    # the front end directly: `openvino.convert_model` takes four times as long and sends telemetry
+    # not by `openvino.convert_model`, which takes four times as long and sends telemetry
     front = ov.frontend.FrontEndManager().load_by_framework("pytorch")
     front.add_extension(conversion(ov))
     # it must outlive the conversion
@@ -97,16 +97,16 @@ def fix_batch_of_one(model: Any) -> None:
 
 
 def fix_size(model: Any, graph: TracedModel, size: int, lookups: Sequence[Sequence[int]]) -> None:
-    """Set the shapes of an inference over `size` tokens of one row, a chain: shapes need not be computed then
-    at every inference. `lookups`: shapes of the values that are looked up by position id."""
+    """Fix the shapes for inferences over `size` tokens of one row, a chain, so that they are not computed at
+    every inference. `lookups`: shapes of the values that are looked up by position id."""
     paged = graph.num_inputs
     shapes: dict[int, Sequence[int]] = {0: (1, size), 1: (1, size)}
     if graph.selects:
         shapes[2] = (size,)
     if graph.features:
         shapes[paged - 1] = (1, size, graph.features)
-    # inputs of paged attention by index in PAGED_INPUTS: one row has one length and two bounds, of its tokens
-    # and of its blocks; a chain needs no mask
+    # (index in PAGED_INPUTS, length): one row has one cache length and two bounds each of its tokens and
+    # blocks; a chain needs no mask
     shapes |= {paged + index: (length,) for index, length in ((0, 1), (1, 2), (3, 2), (5, 0), (6, 0))}
     first = paged + len(PAGED_INPUTS) + len(graph.example["cached"])
     shapes |= dict(enumerate(lookups, first))
@@ -155,15 +155,15 @@ def store_in_bfloat16(model: Any) -> None:
 
 
 def build(model: Any, dtype: torch.dtype, *, num_threads: int, cache_in_8_bits: bool = False) -> Any:
-    """Compile the model for so many threads of this CPU, in the precision of `dtype` if the CPU supports it,
-    else float32. Its KV cache is in the same precision, or in 8 bits."""
+    """Compile the model for `num_threads` threads of this CPU, in the precision of `dtype` if the CPU
+    supports it, else float32. Its KV cache is in the same precision, or in 8 bits."""
     core = openvino().Core()
     hint = HINTS[dtype] if _computes(dtype) else "f32"
     options = {
         "INFERENCE_PRECISION_HINT": hint,
         "KV_CACHE_PRECISION": "u8" if cache_in_8_bits else hint,  # OpenVINO's default is 8 bits
-        # products with compressed weights: OpenVINO may round their inputs to 8 bits, in groups of so many
-        # that share a scale; 0: it does not, so that float32 logits are those of the compressed weights
+        # in products with compressed weights OpenVINO may quantise activations to 8 bits, in groups that
+        # share a scale; 0: it does not, so that float32 logits are exactly those of the compressed weights
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if dtype == torch.float32 else INPUT_GROUP,
         "INFERENCE_NUM_THREADS": num_threads,
         "PERFORMANCE_HINT": "LATENCY",

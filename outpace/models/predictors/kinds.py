@@ -1,7 +1,6 @@
 """The kinds of predictors: one `PredictorKind` for each folder beside this file.
 
-A folder has the network and its `PredictorKind` as `KIND` in `predictor.py`, and what `outpace train` does
-with it in `lesson.py`.
+A folder has the network and its `PredictorKind` as `KIND` in `predictor.py`, and its training in `lesson.py`.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from outpace.models.predictors.predictor import Predictor
 
 @dataclass(frozen=True)
 class PredictorKind:
-    """What the rest of the package knows of a kind of predictor."""
+    """A kind of predictor, as the rest of the package uses it."""
 
     predictor: type[Predictor]
     title: str  # of its method, on cards
     paper: str  # number on arXiv
-    untrained: Callable[[Any, Target], Predictor]  # for a target and a draft model, with random weights
+    untrained: Callable[[Any, Target], Predictor]  # (target, draft model) -> one with random weights
 
 
 @cache
 def predictor_kinds() -> tuple[PredictorKind, ...]:
     """All kinds."""
-    names = [each.name for each in pkgutil.iter_modules(predictors.__path__) if each.ispkg]
+    names = [folder.name for folder in pkgutil.iter_modules(predictors.__path__) if folder.ispkg]
     return tuple(import_module(f"{predictors.__name__}.{name}.predictor").KIND for name in names)

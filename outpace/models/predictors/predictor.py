@@ -1,4 +1,4 @@
-"""What predictors share: the pair of models that one was trained for and is checked against."""
+"""Base classes of predictors, which check the pair of models that a predictor was trained for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from outpace.models.fingerprint import target_fingerprint
 
 
 class PredictorError(ValueError):
-    """A folder holds no predictor that can be used, or a predictor does not fit the models; the message is
-    for users."""
+    """A folder holds no usable predictor, or a predictor does not fit the models. Messages are for users."""
 
 
 @dataclass(frozen=True)
@@ -28,27 +27,27 @@ class Predictor(nn.Module):
     """Predicts something about the drafts of a draft model or head."""
 
     method: ClassVar[str]  # name of the method that uses it and of `outpace train`
-    noun: ClassVar[str]  # what it is, in messages
-    drafter: ClassVar[str]  # what drafts, in messages
-    option: ClassVar[str]  # name of the option that is what drafts
-    trained_for: Pair | None = None  # None: for no known models, as untrained ones
+    noun: ClassVar[str]  # what it is called in messages
+    drafter: ClassVar[str]  # what its draft model or head is called in messages
+    option: ClassVar[str]  # name of the recipe option for the draft model or head
+    trained_for: Pair | None = None  # None: unknown, as for untrained predictors
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """The arguments with which its class makes one of the same sizes."""
+        """The constructor's arguments for a predictor of the same sizes."""
         raise NotImplementedError
 
     def check_trained_for(self, drafter: str | None, target: Target) -> None:
-        """PredictorError if the predictor was trained for another target, or for what has another fingerprint
-        than `drafter`; None: it is unknown."""
+        """PredictorError if the predictor was trained for another target, or for a draft model or head with
+        another fingerprint than `drafter`; None: it is unknown."""
         if self.trained_for is None:
             return
         own = target_fingerprint(target) if isinstance(target, TargetWithLayers) else None
-        for what, found, expected in (
+        for what, given, expected in (
             (self.drafter, drafter, self.trained_for.draft),
             ("target", own, self.trained_for.target),
         ):
-            if found is not None and found != expected:
+            if given is not None and given != expected:
                 raise PredictorError(
                     f"the predictor was trained for another {what}: give the models that it was trained for, "
                     f"or train one for these with {self.training_command()}"
@@ -62,7 +61,7 @@ class Predictor(nn.Module):
 
 
 class AcceptancePredictor(Predictor):
-    """Predicts whether a token of a draft model is accepted, given that those before it in the draft are."""
+    """Predicts whether a token of a draft model is accepted, given that the preceding draft tokens are."""
 
     noun, drafter, option = "acceptance predictor", "draft model", "draft"
 
@@ -75,5 +74,5 @@ class AcceptancePredictor(Predictor):
     def check(self, draft: Target, target: Target) -> None:
         """PredictorError if the predictor was trained for another draft model or target."""
         if self.trained_for is not None:
-            found = target_fingerprint(draft) if isinstance(draft, TargetWithLayers) else None
-            self.check_trained_for(found, target)
+            fingerprint = target_fingerprint(draft) if isinstance(draft, TargetWithLayers) else None
+            self.check_trained_for(fingerprint, target)

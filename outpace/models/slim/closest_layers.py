@@ -1,4 +1,4 @@
-"""Which layers of a target to skip so that its last output at one token changes least (CLaSp).
+"""Chooses the layers of a target to skip so that its last output at one token changes least (CLaSp).
 
 Letters: L layers, M skipped layers, D hidden size.
 """
@@ -32,8 +32,8 @@ class ClosestLayers(Forward):
     g(i - 1, j), or g(i - 1, j - 1), whichever has the larger cosine with the target's own output of layer i.
     Only one state is kept for each i and j, so the result g(L, M) need not be the best of all sets. Layer i
     computes its M + 1 states at once, as tokens at the same position that do not see one another: one
-    forward in all. They attend to the entries of the tokens before, which the whole target has computed, and
-    write none.
+    forward in all. They attend to the entries of earlier tokens, computed by the whole target, and write
+    none.
     """
 
     def __init__(self, target: HFTarget, num_skipped: int) -> None:
@@ -79,19 +79,19 @@ class ClosestLayers(Forward):
             finally:
                 for hook in hooks:
                     hook.remove()
-        left, found = self._num_skipped, list[int]()
+        left, skipped_layers = self._num_skipped, list[int]()
         for layer in reversed(layers):
             if skips[layer][left]:
-                found.append(layer)
+                skipped_layers.append(layer)
                 left -= 1
-        return SkipSet.of_layers(found)
+        return SkipSet.of_layers(skipped_layers)
 
 
 def _better(
     before: Tensor, after: Tensor, target: Tensor, layer: int
 ) -> tuple[Tensor, list[bool]]:  # (M + 1, D), (M + 1, D), (D,) -> (M + 1, D), (M + 1,)
-    """The states behind a layer, by the number of skipped layers, from those before it and its outputs; and
-    which of them skip the layer. Of `layer` layers before, at most as many are skipped."""
+    """The states after layer `layer`, by the number of skipped layers, from the states before it and its
+    outputs; and which of them skip this layer. At most `layer` of the earlier layers are skipped."""
     size = len(before)
     shifted = before.roll(1, 0)  # row j: the state with j - 1 skipped layers
     both = torch.stack((after, shifted)).float()
@@ -103,12 +103,12 @@ def _better(
 
 
 class ClosestTables:
-    """The same for a table model: of all sets of its layers, that whose logits have the largest cosine with
-    the target's."""
+    """The same for a table model: of all sets of its layers, the one whose logits have the largest cosine
+    with the target's."""
 
     def __init__(self, target: TableTarget, num_skipped: int) -> None:
-        sets = [SkipSet.of_layers(each) for each in combinations(range(target.num_layers), num_skipped)]
-        self._target, self._tables = target, [SlimTable(target, each) for each in sets]
+        sets = [SkipSet.of_layers(layers) for layers in combinations(range(target.num_layers), num_skipped)]
+        self._target, self._tables = target, [SlimTable(target, skip_set) for skip_set in sets]
 
     def __call__(self, cache: Cache, slot: int, token: int, outputs: Sequence[Tensor]) -> SkipSet:
         assert isinstance(cache, TableCache)

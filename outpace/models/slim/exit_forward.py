@@ -1,5 +1,5 @@
-"""Forwards with SpecEE's early exits: a token leaves after a layer whose prediction is the last one's, as far
-as a predictor can tell from a few candidates.
+"""Forwards with SpecEE's early exits: a token exits after a layer whose most probable token is the last
+layer's, according to a predictor that looks at a few candidate tokens.
 
 Letters: N tokens of all rows, k of them that a layer runs over, C candidates, D hidden size, V vocabulary.
 """
@@ -23,72 +23,72 @@ from outpace.models.predictors.exits.predictor import ExitPredictor, features
 from outpace.models.slim.exit_head import ExitHead
 from outpace.models.slim.partial_forward import PartialForward, PartialRun
 
-RECENT, NEIGHBOURS = 5, 2  # tokens whose exits are looked at, and layers around each that are checked
+RECENT, NEIGHBOURS = 5, 2  # number of last tokens whose exits count; layers on each side of these are checked
 
 
 @dataclass(frozen=True, eq=False)
 class ExitRule:
-    """When a token may leave."""
+    """When a token exits."""
 
     predictor: ExitPredictor
-    threshold: float  # least probability with which the prediction is the last layer's
+    threshold: float  # least predicted probability that the most probable token is the last layer's
     layers: frozenset[int] | None  # layers that are always checked, counted from 1; None: all
     head: ExitHead
 
     def is_checked(self, layer: int, recent: Sequence[int]) -> bool:
-        """Whether a token is checked after this layer, given the layers after which the tokens before it
-        left."""
+        """Whether a token is checked after this layer, given the exits of the last tokens."""
         if self.layers is None or layer in self.layers:
             return True
-        return any(abs(layer - each) <= NEIGHBOURS for each in recent)
+        return any(abs(layer - exit_layer) <= NEIGHBOURS for exit_layer in recent)
 
     def candidate_logits(self, states: Tensor, ids: Tensor) -> Tensor:  # (M, D), (M, C) -> (M, C)
-        """The logits of some tokens after these outputs of a layer, from their rows of the LM head alone."""
+        """The logits of the tokens `ids` for these outputs of a layer, from their rows of the LM head."""
         rows = self.lm_head.weight[ids]
-        found = torch.einsum("md,mcd->mc", self.head.inputs(states[None])[0], rows)
-        found = found if self.lm_head.bias is None else found + self.lm_head.bias[ids]
-        return self.lm_head.adjusted(found) if isinstance(self.lm_head, ScaledHead) else found
+        logits = torch.einsum("md,mcd->mc", self.head.inputs(states[None])[0], rows)
+        logits = logits if self.lm_head.bias is None else logits + self.lm_head.bias[ids]
+        return self.lm_head.adjusted(logits) if isinstance(self.lm_head, ScaledHead) else logits
 
     @property
     def lm_head(self) -> nn.Linear:
-        found = self.head.lm_head
-        assert isinstance(found, nn.Linear)
-        return found
+        lm_head = self.head.lm_head
+        assert isinstance(lm_head, nn.Linear)
+        return lm_head
 
     def passes(self, given: Tensor, layer: int) -> Tensor:  # (M, 3 C) -> (M,) bool
         return self.predictor.probability(given, layer) > self.threshold
 
     def confirmed(self, states: Tensor, ids: Tensor) -> Tensor:  # (M, D), (M, C) -> (M,) bool
-        """Whether the most probable token of all is one of the candidates."""
+        """Whether the most probable token of the vocabulary is one of the candidates."""
         best = self.head(states[None])[0].argmax(-1)
         return (best[:, None] == ids).any(-1)
 
 
 class ExitForward(PartialForward):
-    """Forwards of a model with early exits, of at most one token of each row at a time: which layers are
-    checked depends on the exit of the token before. `candidates` is given before each; without, and for
-    prompts, all layers run."""
+    """Forwards of a model with early exits, over at most one token per row: which layers are checked depends
+    on the exits of the preceding tokens. `candidates` is set before each forward; all layers run if it is
+    None, and for prompts."""
 
     def __init__(self, whole: Forward, model: PreTrainedModel, rule: ExitRule) -> None:
         self.record_size = model.config.get_text_config().hidden_size
         super().__init__(whole, model)
         self.rule = rule
         self.candidates: Tensor | None = None  # (N, C); -1: none, the token runs through all layers
-        self.num_checks = 0  # predictions made
-        self._probs = WeakKeyDictionary[PartialRun, dict[int, Tensor]]()  # token -> of the last check
+        self.num_checks = 0  # number of predictions made
+        # token -> probabilities of its candidates at the last check
+        self._probs = WeakKeyDictionary[PartialRun, dict[int, Tensor]]()
 
     def read(self, request: ForwardRequest, cache: SlotCache) -> ForwardOutputs:
         given = self.candidates
         if given is None or self.packs or len(request.rows) == 1:
             return super().read(request, cache)
-        found = list[ForwardOutputs]()
-        try:  # one forward for each row, with the candidates after its token
-            for each, own in zip(request.by_row(), given.split(1), strict=True):
+        outputs = list[ForwardOutputs]()
+        try:  # one forward for each row, with the row's candidates
+            for row, own in zip(request.by_row(), given.split(1), strict=True):
                 self.candidates = own
-                found.append(super().read(each, cache))
+                outputs.append(super().read(row, cache))
         finally:
             self.candidates = given
-        return ForwardOutputs.joined(found)
+        return ForwardOutputs.joined(outputs)
 
     def after_layer(self, run: PartialRun, layer: int, before: Tensor, after: Tensor) -> None:
         done, rule = layer + 1, self.rule
@@ -115,5 +115,5 @@ class ExitForward(PartialForward):
         return states
 
     def kept(self, run: PartialRun) -> Tensor | None:
-        """The inputs of the LM head, which the head that names candidates reads."""
+        """The inputs of the LM head, which the draft head reads to choose candidates."""
         return self.rule.head.inputs(self._final[None])[0]

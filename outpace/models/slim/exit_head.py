@@ -1,4 +1,4 @@
-"""What a model would predict if it ended after any of its layers: its last norm and its LM head."""
+"""The last norm and LM head of a model, applied to the output of any of its layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outpace.models.skip_set import SkipSet
 
 
 class ExitHead:
-    """The part of a model behind its layers, with the model's own weights: gradients flow to these."""
+    """The part of a model after its layers, with the model's own weights: gradients flow to these."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         """ValueError for a model without a list of layers."""
@@ -35,44 +35,44 @@ class ExitHead:
         self._norm = self._norm_before_head()
 
     def inputs(self, states: Tensor) -> Tensor:  # (R, T, D) -> (R, T, D)
-        """The inputs of the LM head after these outputs of a layer: its norm's outputs."""
+        """The inputs of the LM head for these outputs of a layer: the last norm's outputs."""
         if self._norm is not None:
             return self._norm(states)
-        with OutputCapture(self._model, 0).capture(frozenset([-1]), logits=False) as found:
+        with OutputCapture(self._model, 0).capture(frozenset([-1]), logits=False) as captured:
             self(states)
-        return found[-1]
+        return captured[-1]
 
     def __call__(self, states: Tensor) -> Tensor:  # (R, T, D) -> (R, T, V)
-        """The logits after these outputs of a layer."""
+        """The logits for these outputs of a layer."""
         if self._norm is not None:
             return self.lm_head(self._norm(states))
         return self._by_model(states)
 
     def _norm_before_head(self) -> nn.Module | None:
-        """The last norm, if the logits are those of the LM head after it; None for models that scale
-        or project states, which run as a whole, with masks and rotary angles that nothing needs."""
+        """The last norm, if its outputs are the inputs of the LM head; None for models that scale or project
+        states in between: these are run as a whole with their layers replaced (`_by_model`)."""
         if self.lm_head is None:
             return None
         hidden_size = self._model.config.get_text_config().hidden_size
         states = torch.linspace(-2, 2, 2 * hidden_size, dtype=self._model.dtype, device=self._model.device)
         states = states.view(1, 2, hidden_size)
-        found: list[nn.Module] = []
+        norms: list[nn.Module] = []
 
         def keep(module: nn.Module, inputs: Any) -> None:
             if inputs and inputs[0] is states:
-                found.append(module)
+                norms.append(module)
 
-        hooks = [each.register_forward_pre_hook(keep) for each in self._model.modules()]
+        hooks = [submodule.register_forward_pre_hook(keep) for submodule in self._model.modules()]
         try:
             with torch.no_grad():
                 logits = self._by_model(states)
-                is_whole = bool(found) and torch.equal(self.lm_head(found[0](states)), logits)
+                is_whole = bool(norms) and torch.equal(self.lm_head(norms[0](states)), logits)
         except RuntimeError:  # between norm and LM head there is a projection to another size
             return None
         finally:
             for hook in hooks:
                 hook.remove()
-        return found[0] if is_whole else None
+        return norms[0] if is_whole else None
 
     def _by_model(self, states: Tensor) -> Tensor:  # (R, T, D) -> (R, T, V)
         """The logits by a forward of the model without its layers."""

@@ -1,5 +1,5 @@
-"""The distribution of a target with SpecEE's early exits, by its definition: one text at a time, without KV
-caches; for each token a forward of the whole text before it.
+"""The distribution of a target with SpecEE's early exits, computed plainly: one text at a time, without KV
+caches, with a forward over the whole preceding text for each token.
 
 Letters: T tokens of a text, D hidden size, V vocabulary.
 """
@@ -25,7 +25,7 @@ from outpace.models.slim.exit_forward import RECENT, ExitRule
 class ExitReference:
     """Implementation of core.contracts.Reference for a transformers model."""
 
-    description = "an approximation of the target, whose tokens leave after early layers (SpecEE)"
+    description = "an approximation of the target, whose tokens may exit early (SpecEE)"
 
     def __init__(self, target: HFTarget, rule: ExitRule, head: HeadModel) -> None:
         self._model, self._head = private_copy(target.model, {}, EAGER), private_copy(head.head, {}, EAGER)
@@ -73,8 +73,8 @@ class ExitReference:
         return logits.topk(min(NUM_CANDIDATES, self._vocab)).indices
 
     def _states(self, text: list[int], depths: list[int]) -> list[Tensor]:  # L × (D,)
-        """The outputs of all layers at the last token of a text; those before it have left after `depths`."""
-        size, found, hooks = len(text), list[Tensor](), list[Any]()
+        """The outputs of all layers at the last token of a text; earlier tokens exited after `depths`."""
+        size, outputs, hooks = len(text), list[Tensor](), list[Any]()
 
         def hide(layer: int) -> Any:
             gone = torch.tensor([*(depth <= layer for depth in depths), False])
@@ -88,12 +88,12 @@ class ExitReference:
                 return value.masked_fill(mask, torch.finfo(value.dtype).min)
 
             def hook(module: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-                return tuple(map(changed, args)), {name: changed(each) for name, each in keywords.items()}
+                return tuple(map(changed, args)), {name: changed(value) for name, value in keywords.items()}
 
             return hook
 
         def keep(module: nn.Module, args: Any, output: Any) -> None:
-            found.append((output[0] if isinstance(output, tuple) else output)[0, -1])
+            outputs.append((output[0] if isinstance(output, tuple) else output)[0, -1])
 
         for index, layer in enumerate(self._layers):
             hooks.append(layer.register_forward_pre_hook(hide(index), with_kwargs=True))
@@ -103,4 +103,4 @@ class ExitReference:
         finally:
             for hook in hooks:
                 hook.remove()
-        return found
+        return outputs

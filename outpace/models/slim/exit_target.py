@@ -25,11 +25,11 @@ from outpace.models.slim.token_records import TokenRecords, records_of
 
 
 class ExitTarget(PartialTarget):
-    """Implementation of core.contracts.Target. Tokens of prompts run through all layers, those of trees may
-    leave early.
+    """Implementation of core.contracts.Target. Prompt tokens run through all layers, tokens of trees may exit
+    early.
 
-    The head's KV cache follows the target's: it has read each token with the state that the target's LM head
-    read after the token before it, whether that token left early or not."""
+    The draft head reads the same tokens as the target, each with the preceding token's state at the input of
+    the target's LM head, whether that token exited early or not."""
 
     def __init__(self, target: HFTarget, forward: ExitForward, head: HeadModel) -> None:
         super().__init__(target, forward, chains_only=True)
@@ -38,7 +38,7 @@ class ExitTarget(PartialTarget):
 
     @property
     def num_checks(self) -> int:
-        """Predictions made so far."""
+        """Number of predictions made so far."""
         return self._exits.num_checks
 
     def keep(
@@ -64,39 +64,39 @@ class ExitTarget(PartialTarget):
         carry: Carry | None = None,
         features: Sequence[Tensor] | None = None,
     ) -> Scores:
-        """Tokens of a row run one after the other, as the exit of one decides about the next."""
+        """Tokens of a row run one after the other, as checks depend on the exits of preceding tokens."""
         assert isinstance(cache, EagerCache)
         if gap is not None and any(map(len, gap)):
             self.keep(gap, slots, cache, NOTHING)
         first = cache.extend(tree, tuple(slots))
-        found: list[Scores] = []
+        parts: list[Scores] = []
         for begin, end in _groups(tree.forest, first):
             forest = Forest.of(tree.forest.parents[:end], tree.forest.num_rows)
             part = tree if end == len(tree) else TokenTree(tree.tokens[:end], forest)
             self._exits.candidates = self._candidates(part, begin, slots, cache)
             try:
-                found.append(super().score(part, slots, cache, want))
+                parts.append(super().score(part, slots, cache, want))
             finally:
                 self._exits.candidates = None
-        if not found:
+        if not parts:
             return super().score(tree, slots, cache, want)
-        logits = [each.logits for each in found if each.logits is not None]
-        hidden = {layer: torch.cat([each.hidden[layer] for each in found]) for layer in want.hidden}
+        logits = [scores.logits for scores in parts if scores.logits is not None]
+        hidden = {layer: torch.cat([scores.hidden[layer] for scores in parts]) for layer in want.hidden}
         return Scores(first, torch.cat(logits), hidden)
 
     def _candidates(
         self, tree: TokenTree, begin: int, slots: Sequence[int], cache: EagerCache
     ) -> Tensor:  # (N, C)
-        """The head's most probable tokens after the nodes from `begin` on, each of another row, in the order
-        of rows, in which the forward reads them; -1 for the first token of a text."""
+        """The head's most probable tokens after the nodes from `begin` on, at most one per row, in row order;
+        -1 for the first token of a text."""
         model, head_cache = self._head.model, self._head_cache(cache)
         count = min(NUM_CANDIDATES, self.vocab)
         nodes = sorted(range(begin, len(tree)), key=lambda node: tree.forest.rows[node])
-        found = torch.full((len(nodes), count), -1, device=self.device)
+        candidates = torch.full((len(nodes), count), -1, device=self.device)
         for index, node in enumerate(nodes):
             slot = slots[tree.forest.rows[node]]
             place = cache.lengths[slot] + tree.forest.depths[node]
-            # what it read beyond this place was drafted and rejected, or belongs to an earlier request
+            # entries from this position on are of rejected draft tokens or of an earlier request
             head_cache.lengths[slot] = min(head_cache.lengths[slot], max(0, place - 1))
             if not place:
                 continue
@@ -111,8 +111,8 @@ class ExitTarget(PartialTarget):
             last = model.keep([tokens[-1:]], [slot], head_cache, Want(prompt_logits=True), [states[-1:]])
             assert last.logits is not None
             logits = over_vocabulary(last.logits, self._head.head.draft_ids, self.vocab)
-            found[index] = logits[0].topk(count).indices
-        return found
+            candidates[index] = logits[0].topk(count).indices
+        return candidates
 
     def _head_cache(self, cache: EagerCache) -> EagerCache:
         if cache not in self._head_caches:
@@ -124,7 +124,7 @@ class ExitTarget(PartialTarget):
 
 
 def _groups(forest: Forest, first: int) -> list[tuple[int, int]]:
-    """The nodes from `first` on as ranges in which no row occurs twice."""
+    """The nodes from `first` on as consecutive ranges in which no row occurs twice."""
     groups, begin, rows = list[tuple[int, int]](), first, set[int]()
     for node in range(first, len(forest)):
         if forest.rows[node] in rows:

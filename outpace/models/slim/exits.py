@@ -3,8 +3,8 @@ the model's final norm and LM head compute from the output of layer n.
 
 Exits are named by their numbers of layers. A deeper exit continues from the output of the exit before it, so
 no layer computes a token twice. Its layers may lack the KV entries of earlier tokens, for which a shallower
-exit was enough: they compute these together, in one forward, when the deeper exit is next used or when
-there are many.
+exit was enough: these entries are computed together, in one forward, when the deeper exit is next used or
+when many are missing.
 
 Letters: B texts, T tokens of a text, P unread tokens, D hidden size, V vocabulary.
 """
@@ -27,9 +27,9 @@ from outpace.models.slim.make import exit_logits
 from outpace.models.slim.slim_table import SlimTable
 from outpace.models.table import TableTarget
 
-LEAST = 0.4  # default of the probability below which even the deepest exit ends the draft
-# Tokens that an exit has processed and the next one has not, whose hidden states are kept for that one. Where
-# there are more, the next exit processes them although no token is asked of it.
+LEAST = 0.4  # default threshold of the deepest exit: below this probability the draft ends
+# Most tokens that an exit has processed and the next one has not, and whose hidden states are kept for it. If
+# there are more, the next exit processes them even if it is not used.
 MOST_WAITING = 64
 CONFIG = "outpace_exits"  # exits for which a model was trained, in its config.json
 
@@ -41,14 +41,14 @@ class Exits(Protocol):
     vocab: int
 
     def open(self, slots: int, capacity: int) -> None:
-        """Make KV caches, or slots in them if there are some."""
+        """Make the KV caches, or add slots to existing ones."""
         ...
 
     def read(
         self, index: int, texts: Sequence[Tensor], slots: Sequence[int]
     ) -> Tensor:  # B × (T_b,) -> (B, V)
-        """The logits of exit `index` after these texts, each of which continues what its slot holds. The last
-        token of each is one that this exit has not read."""
+        """The logits of exit `index` after these texts, each of which continues the tokens in its slot. The
+        exit has not read the last token of any of them."""
         ...
 
     def keep(self, slot: int, length: int) -> None:
@@ -71,7 +71,7 @@ def exits_of(model: Target, exits: Sequence[int]) -> Exits:
 
 
 def check_exits(exits: Sequence[int], num_layers: int) -> None:
-    """ValueError unless these are exits of a model of so many layers, in increasing order."""
+    """ValueError unless these are exits of a model of `num_layers` layers, in increasing order."""
     if list(exits) != sorted(set(exits)) or not exits or not 0 < exits[0] <= exits[-1] <= num_layers:
         raise ValueError(
             f"the exits are {','.join(map(str, exits)) or 'none'}: give increasing numbers of layers, from 1 "
@@ -124,8 +124,8 @@ class HFExits:
         self.vocab, self._exits = model.vocab, tuple(exits)
         self._ranges = [LayerRange(model, begin, end) for begin, end in zip((0, *exits), exits, strict=False)]
         self._logits = exit_logits(model)
-        self._caches: list[SlotCache] = []  # by exit, of the layers between the exit before it and itself
-        # by exit: slot -> (P, D) its outputs at the tokens that the next exit has not read
+        self._caches: list[SlotCache] = []  # by exit: KV cache of the layers after the previous exit
+        # by exit: slot -> (P, D) the exit's outputs at the tokens that the next exit has not read
         self._outputs: list[dict[int, Tensor]] = [{} for _ in exits]
 
     def open(self, slots: int, capacity: int) -> None:
@@ -144,15 +144,15 @@ class HFExits:
             }
             states = self._read(exit_index, unread) if unread else []
         self._read_waiting(index, texts, slots)
-        return self._logits(torch.stack([each[-1] for each in states]))
+        return self._logits(torch.stack([outputs[-1] for outputs in states]))
 
     def _read(self, index: int, unread: dict[int, Tensor]) -> list[Tensor]:  # each (P, D)
-        """Run the layers before an exit over tokens, by slot; returns their outputs."""
+        """Run the layers of an exit over its unread tokens, by slot; returns the outputs."""
         slots, tokens, layer = list(unread), list(unread.values()), self._exits[index] - 1
         features = [self._outputs[index - 1].pop(slot) for slot in slots] if index else None
         want = Want(hidden=frozenset({layer}))
-        found = self._ranges[index].keep(tokens, slots, self._caches[index], want, features)
-        states = list(found.hidden[layer].split([len(each) for each in tokens]))
+        outputs = self._ranges[index].keep(tokens, slots, self._caches[index], want, features)
+        states = list(outputs.hidden[layer].split([len(text) for text in tokens]))
         if index + 1 < len(self._exits):
             waiting = self._outputs[index]
             for slot, new in zip(slots, states, strict=True):
@@ -161,7 +161,7 @@ class HFExits:
 
     def _read_waiting(self, index: int, texts: Sequence[Tensor], slots: Sequence[int]) -> None:
         """Compute the KV entries of the exits after `index` in slots where more than MOST_WAITING tokens lack
-        them: for all of these tokens but the last, whose logits such an exit may be asked for next."""
+        them: for all these tokens but the last, whose logits may be requested from a later exit next."""
         for later in range(index + 1, len(self._exits)):
             before, own, waiting = self._caches[later - 1], self._caches[later], self._outputs[later - 1]
             unread = {
@@ -202,7 +202,8 @@ class TableExits:
         self.vocab = model.vocab
         count = model.num_layers
         self._models = [
-            model if each == count else SlimTable(model, SkipSet.after(each, count)) for each in exits
+            model if num_layers == count else SlimTable(model, SkipSet.after(num_layers, count))
+            for num_layers in exits
         ]
 
     def open(self, slots: int, capacity: int) -> None:

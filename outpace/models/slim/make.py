@@ -1,4 +1,4 @@
-"""Makes models of a target's own layers: draft models, and targets that approximate it."""
+"""Makes models from a target's own layers: draft models, and targets that approximate it."""
 
 from __future__ import annotations
 
@@ -52,19 +52,20 @@ def trained_exit(target: Target) -> int | None:
 
 
 def drafting_layers(target: Target) -> int:
-    """Number of first layers of a target that draft: that for which it was trained, or a quarter of all.
+    """Number of first layers of a target to draft with: its trained exit, or a quarter of all layers.
     ValueError for a target without layers."""
     layers = num_layers(target)
     return trained_exit(target) or max(1, layers // 4)
 
 
-# cache of the target, slot, the last token of the slot in the cache, L × (D,) the outputs of the layers at it
+# (cache of the target, slot, last token of the slot in the cache, L × (D,) outputs of the layers at it) ->
+# layers to skip
 ChooseLayers = Callable[[Cache, int, int, Sequence[Tensor]], SkipSet]
 
 
 def closest_layers(target: Target, num_skipped: int) -> ChooseLayers:
-    """Finds so many layers without which the target's last output at one token changes little. ValueError
-    for another number than 1 to L - 1, and for a target whose layers cannot be tried."""
+    """A function that finds `num_skipped` layers without which the target's last output at one token changes
+    little. ValueError unless `num_skipped` is 1 to L - 1, and for a target whose layers cannot be tried."""
     layers = num_layers(target)
     if layers < 2:
         raise ValueError("a target of one layer cannot skip any: use a draft model")
@@ -78,8 +79,7 @@ def closest_layers(target: Target, num_skipped: int) -> ChooseLayers:
     return ClosestTables(target, num_skipped)
 
 
-# compiling takes seconds, and finding what a layer returns 60 ms: a target is made smaller once for each skip
-# set, and its exit head is made once, however often a method is built
+# cached, as compiling takes seconds and finding what a layer returns 60 ms, and methods may be built often
 _MADE: WeakKeyDictionary[HFTarget, dict[SkipSet, SlimTarget]] = WeakKeyDictionary()
 _HEADS: WeakKeyDictionary[HFTarget, ExitHead] = WeakKeyDictionary()
 
@@ -93,7 +93,7 @@ def exit_logits(target: Target) -> Callable[[Tensor], Tensor]:
             _HEADS[target] = ExitHead(target.model)
         head, dtype = _HEADS[target], target.model.dtype
         return lambda states: target.over_vocabulary(head(states[None].to(dtype))[0])
-    return lambda states: states  # of a table: outputs of layers are logits
+    return lambda states: states  # table model: outputs of layers are logits
 
 
 def without(target: Target, skip_set: SkipSet) -> SlimTarget | SlimTable:
@@ -109,9 +109,9 @@ def without(target: Target, skip_set: SkipSet) -> SlimTarget | SlimTable:
 
 
 def switching(target: Target) -> Callable[[SkipSet], SwitchedTarget | SlimTable]:
-    """Like `without`, for skip sets that change while decoding: those of a transformers model share one copy
-    of its modules. The result raises ValueError for sub-layers that cannot be skipped. ValueError for a
-    target that is compiled with OpenVINO or has no layers."""
+    """Like `without`, for skip sets that change while decoding: all skip sets of a transformers model share
+    one copy of its modules. The returned function raises ValueError for sub-layers that cannot be skipped.
+    ValueError for a target that is compiled with OpenVINO or has no layers."""
     if isinstance(target, HFTarget):
         layers = SwitchedLayers(target)
         return lambda skip_set: SwitchedTarget(target, layers, skip_set)
@@ -121,7 +121,7 @@ def switching(target: Target) -> Callable[[SkipSet], SwitchedTarget | SlimTable]
 
 
 def with_savings(target: Target, savings: Savings) -> tuple[ReadsTargetCache, Reference]:
-    """The target with QuickSilver's savings, and the distribution that it has by definition. ValueError for a
+    """The target with QuickSilver's savings, and a plain implementation as its reference. ValueError for a
     target without layers, a compiled one, or values that do not suit it."""
     savings.check(num_layers(target))
     logits = exit_logits(target)
@@ -141,7 +141,7 @@ def with_savings(target: Target, savings: Savings) -> tuple[ReadsTargetCache, Re
 def with_exits(
     target: Target, head: HeadModel, predictor: ExitPredictor, threshold: float, *, scheduled: bool
 ) -> tuple[Target, Reference]:
-    """The target with SpecEE's early exits, and the distribution that it has by definition. ValueError for a
+    """The target with SpecEE's early exits, and a plain implementation as its reference. ValueError for a
     target without layers, a compiled one, a target or head for which the predictor was not made, or a
     threshold that is no probability."""
     if not 0 <= threshold <= 1:
@@ -155,7 +155,7 @@ def with_exits(
         model = ExitTarget(target, ExitForward(target.forward, target.model, rule), head)
         return model, ExitReference(target, rule, head)
     assert isinstance(target, TableTarget)
-    table = copy.copy(target)  # with a cache of its own, as the transformers model
+    table = copy.copy(target)  # opens its own caches, as the transformers model does
     table._caches = []
     if threshold < 1:
         table.logits = SlimTable(target, SkipSet.of_layers(range(layers // 2, layers))).logits

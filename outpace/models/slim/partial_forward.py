@@ -1,11 +1,11 @@
-"""Forwards in which tokens may leave before the last layer.
+"""Forwards in which tokens may exit before the last layer.
 
-A token that has left keeps its state, from which its logits are computed, and costs nothing in the layers
-after that. It has no keys and values there, so that later tokens attend to what is left of the text before
-them; cache positions and position ids stay what they were.
+Logits of a token that exited early are computed from its state at the exit. In later layers it costs nothing
+and has no keys and values, so later tokens do not attend to it there; cache positions and position ids do not
+change.
 
-Letters: N tokens of all rows, k of them that a layer runs over, L layers, D hidden size, F numbers that are
-kept for each token.
+Letters: N tokens of all rows, k tokens that a layer runs over, L layers, D hidden size, F numbers recorded
+for each token.
 """
 
 from __future__ import annotations
@@ -31,34 +31,35 @@ from outpace.models.slim.token_records import TokenRecords, records_of
 
 @dataclass
 class Work:
-    """What forwards have computed so far, in tokens that were really run."""
+    """What forwards have computed so far, in numbers of tokens."""
 
     tokens: int = 0  # tokens read
-    layer_tokens: int = 0  # sum over the layers of the tokens that ran through them
-    stored_tokens: int = 0  # sum over the layers of the tokens whose keys and values alone were computed
-    head_tokens: int = 0  # tokens to which the LM head was applied to decide something
+    layer_tokens: int = 0  # summed over the layers: tokens that ran through the layer
+    stored_tokens: int = 0  # summed over the layers: tokens of which only keys and values were computed
+    head_tokens: int = 0  # tokens to which the LM head was applied to decide about an exit
 
 
 class PartialRun:
-    """The tokens of one forward, and which of them have left."""
+    """The tokens of one forward, and which of them exited."""
 
     def __init__(self, inputs: ForwardInputs, num_layers: int, records: Sequence[TokenRecords]) -> None:
-        """`records`: of each row, with those of the tokens before this forward."""
+        """`records`: per row, of this forward's tokens and of all earlier ones."""
         self.inputs, self.records = inputs, records
         self.sizes = [row.end - row.start for row in inputs.rows]
         self.num_tokens = sum(self.sizes)
         device = inputs.cache.device
-        self.depth = torch.full((self.num_tokens,), num_layers, device=device)  # layers with an entry
+        # number of first layers that have KV entries of the token
+        self.depth = torch.full((self.num_tokens,), num_layers, device=device)
         self.live = torch.ones(self.num_tokens, dtype=torch.bool, device=device)
         self.everyone = torch.arange(self.num_tokens, device=device)
-        self.running = self.everyone  # (k,) the tokens that a layer runs over now
+        self.running = self.everyone  # (k,) the tokens that the current layer runs over
 
     @property
     def all_live(self) -> bool:
         return bool(self.live.all())
 
     def leave(self, tokens: Tensor, depth: int, *, stored: bool) -> None:  # (k,) indices
-        """Let these tokens leave after `depth` layers. `stored`: later layers have entries of them."""
+        """Let these tokens exit after `depth` layers. `stored`: later layers store KV entries of them."""
         self.live[tokens] = False
         if not stored:
             self.depth[tokens] = depth
@@ -67,31 +68,31 @@ class PartialRun:
         return values.split(self.sizes)
 
     def chosen(self, tokens: Tensor) -> list[Tensor]:  # (k,) -> B × (k_b,)
-        """Of each row the indices of these tokens among its own."""
+        """Per row the indices of these tokens among the row's own."""
         mask = torch.zeros_like(self.live)
         mask[tokens] = True
         return [part.nonzero()[:, 0] for part in self.by_row(mask)]
 
     def present(self, layer: int) -> list[Tensor]:
-        """Of each row, which cache positions have keys and values in this layer."""
+        """Per row, which cache positions have keys and values in this layer."""
         rows = zip(self.records, self.inputs.rows, self.by_row(self.depth), strict=True)
-        return [torch.cat((each.depth[: row.start] > layer, own > layer)) for each, row, own in rows]
+        return [torch.cat((records.depth[: row.start] > layer, own > layer)) for records, row, own in rows]
 
 
 class PartialForward(Forward):
-    """Forwards of a transformers model whose layers run over the tokens that have not left. Subclasses decide
-    after each layer which tokens leave (`after_layer`)."""
+    """Forwards of a transformers model whose layers run only over tokens that have not exited. Subclasses
+    decide after each layer which tokens exit (`after_layer`)."""
 
     record_size = 0  # F
 
     def __init__(self, whole: Forward, model: PreTrainedModel) -> None:
-        """`whole`: the forwards of the whole model. ValueError for a model whose layers cannot run over some
-        of the tokens."""
+        """`whole`: the forwards of the whole model. ValueError for a model whose layers cannot run over a
+        part of the tokens."""
         check_attention(whole)
         super().__init__(model)
         layers, name = self.captures.layers, type(model).__name__
         if layers is None:
-            raise ValueError(f"{name} has no list of layers, so no token can leave after one of them")
+            raise ValueError(f"{name} has no list of layers, so no token can exit after one of them")
         if whole.dense:
             raise ValueError(
                 f"{name} has attention code of its own, which cannot leave out tokens: choose a model whose "
@@ -104,12 +105,12 @@ class PartialForward(Forward):
         self.device = whole.device
         self._now: PartialRun | None = None
         for index, layer in enumerate(self.layers):
-            # not a module around the layer, of which models read attributes
+            # no module around the layer, as models read attributes of their layers
             vars(layer)["forward"] = self._over_live_tokens(index, layer.forward)
 
     def planes_with_records(self, planes: Planes, hidden_dtype: torch.dtype) -> Planes:
-        """The planes of the keys and values, and those of `TokenRecords`, which are committed, moved and
-        copied with them."""
+        """The planes of keys and values and the planes of `TokenRecords`, which are committed, moved and
+        copied together."""
         shape_of = [
             shape for shape, count in zip(planes.shapes, planes.counts, strict=True) for _ in range(count)
         ]
@@ -122,7 +123,7 @@ class PartialForward(Forward):
         return Planes.of(layers)
 
     def after_layer(self, run: PartialRun, layer: int, before: Tensor, after: Tensor) -> None:
-        """Decide which of the tokens `run.running` leave after this layer, given its inputs and outputs
+        """Decide which of the tokens `run.running` exit after this layer, given its inputs and outputs
         (k, D)."""
         raise NotImplementedError
 
@@ -131,36 +132,36 @@ class PartialForward(Forward):
         return states
 
     def kept(self, run: PartialRun) -> Tensor | None:  # (N, F)
-        """What is kept for later tokens besides the depth."""
+        """Numbers to record for decisions about later tokens, besides the depth; None: nothing new."""
         return None
 
     def keeps_entries(self) -> bool:
-        """Whether tokens that have left get keys and values in later layers."""
+        """Whether tokens that exited early get keys and values in later layers."""
         return False
 
     def _run(self, inputs: ForwardInputs, request: ForwardRequest) -> ForwardOutputs:
         if request.want.attention:
-            raise ValueError("tokens that have left have no attention weights: use a method that needs none")
+            raise ValueError("tokens that exit early have no attention weights: use a method that needs none")
         cache = inputs.cache
         records = [records_of(cache, row.slot, row.end, self.num_layers) for row in inputs.rows]
         run = self._now = PartialRun(inputs, self.num_layers, records)
         try:
-            found = super()._run(inputs, request)
+            outputs = super()._run(inputs, request)
         finally:
             self._now = None
         self.work.tokens += run.num_tokens
         kept = self.kept(run)
         ids = request.tokens.to(run.depth)
-        for index, (row, each) in enumerate(zip(inputs.rows, records, strict=True)):
-            each.depth[row.start : row.end] = run.by_row(run.depth)[index]
-            each.tokens[row.start : row.end] = run.by_row(ids)[index]
+        for index, (row, record) in enumerate(zip(inputs.rows, records, strict=True)):
+            record.depth[row.start : row.end] = run.by_row(run.depth)[index]
+            record.tokens[row.start : row.end] = run.by_row(ids)[index]
             if kept is not None:
-                each.kept[row.start : row.end] = run.by_row(kept)[index]
-        return found
+                record.kept[row.start : row.end] = run.by_row(kept)[index]
+        return outputs
 
     @property
     def now(self) -> PartialRun | None:
-        """The forward that is running."""
+        """The forward in progress."""
         return self._now
 
     def _over_live_tokens(self, layer: int, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,7 +187,7 @@ class PartialForward(Forward):
         args: Sequence[Any],
         keywords: dict[str, Any],
     ) -> Any:
-        """The layer over the live tokens; of the others it returns the inputs."""
+        """Run the layer over the live tokens; all other tokens keep their states."""
         is_whole = run.all_live
         live = run.everyone if is_whole else run.live.nonzero()[:, 0]
         if self.keeps_entries() and len(live) < run.num_tokens:
@@ -218,7 +219,7 @@ class PartialForward(Forward):
         args: Sequence[Any],
         keywords: dict[str, Any],
     ) -> Any:
-        """The layer over the tokens `run.running`."""
+        """Run the layer over the tokens `run.running`."""
         tokens, whole = run.running, run.inputs
         chosen: list[Any] = [None] * len(whole.rows) if kind is None else run.chosen(tokens)
         inputs = whole if kind is None else kind(whole, tokens, chosen)
@@ -230,7 +231,7 @@ class PartialForward(Forward):
             if isinstance(value, RowMasks):
                 return masks_of(value, inputs, chosen, present)
             if isinstance(value, tuple | list):
-                return type(value)(given(each) for each in value)
+                return type(value)(given(item) for item in value)
             if kind is None or not isinstance(value, Tensor):
                 return value
             # hidden states, position ids, rotary embeddings
@@ -241,14 +242,14 @@ class PartialForward(Forward):
         return original(*map(given, args), **{name: given(value) for name, value in keywords.items()})
 
     def share_of_products(self) -> float:
-        """The multiplications by weights that the forwards so far have computed, as a share of those of all
-        layers and one LM head for every token; 0 before the first. What decides counts too. Without the
-        attention's own products, which are few in texts that are short beside the hidden size."""
+        """Multiplications by weights that the forwards so far have computed, those for decisions included, as
+        a share of all layers and one LM head for every token; 0 before the first forward. Attention's own
+        products do not count: they are few unless texts are long compared to the hidden size."""
         head = self.model.get_output_embeddings()
-        per_head = sum(each.numel() for each in head.parameters()) if head is not None else 0
-        sizes = [sum(each.numel() for each in layer.parameters()) for layer in self.layers]
+        per_head = sum(parameter.numel() for parameter in head.parameters()) if head is not None else 0
+        sizes = [sum(parameter.numel() for parameter in layer.parameters()) for layer in self.layers]
         per_layer, work = sum(sizes) / len(sizes), self.work
-        # of the keys and values alone: the query, key and value projections, a quarter of a layer or less
+        # keys and values alone take the query, key and value projections, a quarter of a layer or less
         layers = per_layer * (work.layer_tokens + work.stored_tokens / 4)
         whole = work.tokens * (sum(sizes) + per_head)
         return (layers + per_head * (work.tokens + work.head_tokens)) / whole if whole else 0.0
@@ -258,7 +259,7 @@ class PartialForward(Forward):
         from transformers.pytorch_utils import Conv1D
 
         for layer in self.layers[first:]:
-            yield from (each for each in layer.modules() if isinstance(each, nn.Linear | Conv1D))
+            yield from (module for module in layer.modules() if isinstance(module, nn.Linear | Conv1D))
 
 
 def _states_of(output: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""A target in whose forwards tokens may leave before the last layer: a LOSSY target, or a draft model of the
+"""A target in whose forwards tokens may exit before the last layer: a LOSSY target, or a draft model for the
 whole target."""
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from outpace.models.slim.token_records import RecordingView
 
 
 class PartialTarget(HFTarget):
-    """Implementation of core.contracts.Target: a target with forwards in which tokens may leave before the
+    """Implementation of core.contracts.Target: a target with forwards in which tokens may exit before the
     last layer."""
 
     def __init__(self, target: HFTarget, forward: PartialForward, *, chains_only: bool = False) -> None:
-        """`chains_only`: decisions about a token need the one before it in the cache."""
+        """`chains_only`: decisions about a token use the token at the preceding cache position."""
         self.__dict__.update(target.__dict__)  # the same model, limits and weights
         self._lock, self._caches = Lock(), []
         self._partial = forward
@@ -27,12 +27,12 @@ class PartialTarget(HFTarget):
 
     @property
     def work(self) -> Work:
-        """What its forwards have computed so far."""
+        """What the forwards have computed so far."""
         return self._partial.work
 
     @property
     def share_of_products(self) -> float:
-        """The multiplications that its forwards so far have computed, see PartialForward."""
+        """See PartialForward."""
         return self._partial.share_of_products()
 
 

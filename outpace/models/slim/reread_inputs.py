@@ -18,14 +18,13 @@ from outpace.models.forward.row_inputs import RowInputs
 
 class RereadInputs(ForwardInputs):
     """The KV cache object of a forward over tokens that follow the first `base` committed tokens of a slot.
-    They attend to the entries of these, which the whole model has computed, and to one another's own entries,
-    which exist in this forward only: the cache is not written to."""
+    They attend to these tokens' entries, computed by the whole model, and to one another's entries, which
+    exist in this forward only: nothing is written to the cache."""
 
     def __init__(
         self, cache: EagerCache, slot: int, base: int, num: int, *, siblings: bool, dense: bool
     ) -> None:
-        """`siblings`: the tokens all stand at the position after `base` and do not see one another; else they
-        are a chain."""
+        """`siblings`: all tokens have position `base` and do not see one another; else they are a chain."""
         row = RowInputs(slot, base, base + num, base, top=base if siblings else base + num - 1)
         if siblings:
             row.depths = torch.zeros(num, dtype=torch.int64)
@@ -35,7 +34,7 @@ class RereadInputs(ForwardInputs):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:  # (1, H, N, D) each -> (1, H, base + N, D) each
-        """The entries of the committed tokens of this layer, and these behind them."""
+        """The layer's entries of the committed tokens, followed by the given ones."""
         row = self.rows[0]
         if not self._reads:
             self._reads = [self.cache.views(row.slot, 0, row.base)]

@@ -1,5 +1,5 @@
-"""Forwards with QuickSilver's savings: tokens halt, are fused with the token before them, or are computed
-with fewer bits.
+"""Forwards with QuickSilver's savings: tokens halt, are fused with the preceding token, or are computed with
+fewer bits.
 
 Letters: N tokens of all rows, k of them that a layer runs over, D hidden size.
 """
@@ -22,9 +22,8 @@ from outpace.models.slim.savings import Savings, bits, distance, entropy, quanti
 class SavingForward(PartialForward):
     """Forwards of a model with savings.
 
-    Fusion is causal: a token that is close to the one before it takes that token's outputs, as the paper's
-    merged tokens share one, and never changes it. What it takes are the outputs of the first token of the
-    group, which alone runs through the later layers."""
+    Fusion is causal: of a group of fused tokens only the first runs through the later layers, and the others
+    take its outputs, as the paper's merged tokens share one. A later token never changes an earlier one."""
 
     def __init__(
         self,
@@ -38,22 +37,25 @@ class SavingForward(PartialForward):
         super().__init__(whole, model)
         savings.check(self.num_layers)
         self.savings, self._exit_logits = savings, exit_logits
-        self._fused = WeakKeyDictionary[PartialRun, tuple[Tensor, Tensor]]()  # (N,) which; (N, D) states
+        # (N,) which tokens were fused; (N, D) states by which this was decided
+        self._fused = WeakKeyDictionary[PartialRun, tuple[Tensor, Tensor]]()
         self._final = WeakKeyDictionary[PartialRun, Tensor]()  # (N, D) the last layer's outputs
         self._bits = WeakKeyDictionary[PartialRun, Tensor]()  # (N,)
         if savings.quantize:
             maps = list(self.linear_maps(savings.first_layer))
-            known = {id(weight) for each in maps for weight in each.parameters()}
+            known = {id(weight) for linear in maps for weight in linear.parameters()}
             layers = self.layers[savings.first_layer :]
             if any(
-                weight.ndim > 1 and id(weight) not in known for each in layers for weight in each.parameters()
+                weight.ndim > 1 and id(weight) not in known
+                for layer in layers
+                for weight in layer.parameters()
             ):
                 raise ValueError(
                     f"the layers of {type(model).__name__} compute with other weights than those of linear "
                     "maps, such as experts, whose activations cannot be rounded: leave out quantize"
                 )
-            for each in maps:
-                each.register_forward_pre_hook(self._rounded)
+            for linear in maps:
+                linear.register_forward_pre_hook(self._rounded)
 
     def keeps_entries(self) -> bool:
         return not self.savings.skip_kv
@@ -74,8 +76,8 @@ class SavingForward(PartialForward):
         if savings.drift and savings.entropy:
             low = (distance(before, after) < savings.drift) & run.live[tokens]
             if bool(low.any()):  # the LM head only where the first test is passed
-                found = self._entropies(after[low]) if entropies is None else entropies[low]
-                halted = tokens[low][found < savings.entropy]
+                entropies_of_low = self._entropies(after[low]) if entropies is None else entropies[low]
+                halted = tokens[low][entropies_of_low < savings.entropy]
                 run.leave(halted, layer + 1, stored=not savings.skip_kv)
 
     def at_end(self, run: PartialRun, states: Tensor) -> Tensor:
@@ -84,7 +86,7 @@ class SavingForward(PartialForward):
         fused, finals = self._fused[run][0], list[Tensor]()
         rows = zip(run.by_row(states), run.by_row(fused), run.records, run.inputs.rows, strict=True)
         for own, is_fused, records, row in rows:
-            # the last token that was not fused; -1: it stands before this forward
+            # index of the last token that was not fused; -1: it is before this forward
             first = torch.arange(len(own), device=own.device).masked_fill(is_fused, -1).cummax(0).values
             final = own[first.clamp_min(0)]
             if row.start:
@@ -99,14 +101,14 @@ class SavingForward(PartialForward):
         return torch.cat((self._fused[run][1], self._final[run]), -1)
 
     def _before(self, run: PartialRun, states: Tensor) -> Tensor:  # (N, D) -> (N, D)
-        """The state of the token before each token, at the same layer; NaN where there is none."""
-        found = list[Tensor]()
+        """For each token the preceding token's state at the same layer; NaN where there is none."""
+        by_row = list[Tensor]()
         for own, records, row in zip(run.by_row(states), run.records, run.inputs.rows, strict=True):
             first = own.new_full((1, own.shape[-1]), torch.nan)
             if row.start:
                 first = records.kept[row.start - 1 : row.start, : own.shape[-1]]
-            found += [first, own[:-1]]
-        return torch.cat(found)
+            by_row += [first, own[:-1]]
+        return torch.cat(by_row)
 
     def _entropies(self, states: Tensor) -> Tensor:
         self.work.head_tokens += len(states)

@@ -1,5 +1,5 @@
-"""The distribution of a target with QuickSilver's savings, by its definition: one text at a time, without a
-KV cache, all layers over all tokens, with what is saved thrown away afterwards.
+"""The distribution of a target with QuickSilver's savings, computed plainly: one text at a time, without a KV
+cache, with all layers over all tokens; outputs that the savings leave out are discarded.
 
 Letters: T tokens of a text, D hidden size.
 """
@@ -33,7 +33,7 @@ class SavingReference:
 
     @torch.no_grad()
     def logits(self, texts: Sequence[Sequence[int]], prompt_length: int) -> Tensor:
-        """The prompt is treated as the rest of the text."""
+        """Prompt tokens are treated like all others."""
         return torch.stack([self.all_logits(text)[-1] for text in texts])
 
     @torch.no_grad()
@@ -58,7 +58,7 @@ class _Hooks:
         num_tokens: int,
     ) -> None:
         self._savings, self._exit_logits, self._num_layers = savings, exit_logits, len(layers)
-        self._depth = [len(layers)] * num_tokens  # after how many layers each token left
+        self._depth = [len(layers)] * num_tokens  # number of layers after which each token exited
         self._representative = list(range(num_tokens))  # of a fused token: the first of its group
         self._bits: Tensor | None = None
         self._hooks: list[Any] = []
@@ -75,7 +75,7 @@ class _Hooks:
             hook.remove()
 
     def _hide(self, index: int) -> Callable[..., Any]:
-        """No token attends to one that has left, in the layers after that."""
+        """Tokens that exited are hidden from all others in later layers."""
 
         def hook(module: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             gone = torch.tensor([depth <= index for depth in self._depth])
@@ -97,7 +97,7 @@ class _Hooks:
             before = (args[0] if args else keywords["hidden_states"])[0]
             after = (output[0] if isinstance(output, tuple) else output)[0].clone()
             for token, depth in enumerate(self._depth):
-                if depth <= index:  # it left earlier and keeps its state
+                if depth <= index:  # it exited earlier and keeps its state
                     after[token] = before[token]
             if index + 1 < self._num_layers:
                 self._decide(index, before, after)

@@ -1,5 +1,5 @@
-"""QuickSilver's rules (Khanna et al. 2025): which tokens a forward need not compute to the end, and how
-coarsely the others may be computed.
+"""QuickSilver's rules (Khanna et al. 2025): which tokens may leave out later layers, and with how few bits
+the others are computed.
 
 Letters: M tokens, D hidden size, V vocabulary size.
 """
@@ -21,9 +21,12 @@ class Savings:
     """What is saved from the end of layer `first_layer` on, counted from 1."""
 
     first_layer: int  # layers that compute all tokens in full
-    drift: float = 0.0  # a token halts when a layer changed its state less, relative to the state; 0: never
-    entropy: float = 0.0  # and when the entropy of its prediction there is below this, in nats
-    fusion: float = 0.0  # a token whose state is closer to that of the token before it is fused; 0: never
+    # a token halts after a layer that changed its state by less than `drift`, relative to the state's norm,
+    # if the entropy of the prediction there is below `entropy` nats; 0: never
+    drift: float = 0.0
+    entropy: float = 0.0
+    # a token is fused if its state's relative distance to the preceding token's is below this; 0: never
+    fusion: float = 0.0
     skip_kv: bool = True  # tokens that halted or were fused have no keys and values in later layers
     quantize: bool = False  # activations of later layers have 2, 4 or 8 bits by the entropy
 
@@ -33,7 +36,7 @@ class Savings:
         return bool((self.drift and self.entropy) or self.fusion or self.quantize)
 
     def check(self, num_layers: int) -> None:
-        """ValueError for values that suit no model, or not one of so many layers."""
+        """ValueError for values that do not suit a model of `num_layers` layers."""
         if num_layers < 2:
             raise ValueError("a target of one layer cannot skip any: use a draft model")
         if not 0 < self.first_layer < num_layers:
@@ -48,7 +51,7 @@ class Savings:
 
 
 def distance(states: Tensor, of: Tensor) -> Tensor:  # (M, D), (M, D) -> (M,)
-    """The distance between two states, relative to the length of the first."""
+    """The distance between two states, relative to the norm of the first."""
     return (of - states).norm(dim=-1) / states.norm(dim=-1)
 
 
@@ -60,15 +63,15 @@ def entropy(logits: Tensor) -> Tensor:  # (M, V) -> (M,)
 
 def bits(entropies: Tensor) -> Tensor:  # (M,) -> (M,) int64
     """Bits of the activations of tokens whose predictions have these entropies."""
-    found = torch.full_like(entropies, HIGH_BITS, dtype=torch.int64)
-    found[entropies < MIDDLE_ENTROPY] = MIDDLE_BITS
-    found[entropies < LOW_ENTROPY] = LOW_BITS
-    return found
+    num_bits = torch.full_like(entropies, HIGH_BITS, dtype=torch.int64)
+    num_bits[entropies < MIDDLE_ENTROPY] = MIDDLE_BITS
+    num_bits[entropies < LOW_ENTROPY] = LOW_BITS
+    return num_bits
 
 
 def quantized(states: Tensor, num_bits: Tensor) -> Tensor:  # (..., M, D), (M,) -> (..., M, D)
-    """Each token's numbers rounded to integers of so many bits, times a scale of the token: what integer
-    arithmetic would compute with. Simulated: nothing is faster."""
+    """The states rounded to integers of `num_bits` bits, with one scale per token. This simulates integer
+    arithmetic; it saves no time."""
     largest = (2 ** (num_bits - 1) - 1).to(states)[:, None]
     scale = states.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(states.dtype).tiny) / largest
     return (states / scale).round() * scale

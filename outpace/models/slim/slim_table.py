@@ -1,4 +1,4 @@
-"""A table model as if it were another one without some of its layers, for proofs of self-speculation."""
+"""A table model that stands for another one without some of its layers, for proofs of self-speculation."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NOISE = 1.5  # standard deviation of the change of the logits if all layers were
 
 
 class SlimTable(TableTarget):
-    """Implementation of core.contracts.ReadsTargetCache. Its logits are the target's, changed the more the
-    more is skipped; tokens that are impossible under the target stay impossible."""
+    """Implementation of core.contracts.ReadsTargetCache. Its logits are the target's with changes that grow
+    with the number of skipped sub-layers; tokens that are impossible under the target stay impossible."""
 
     def __init__(self, target: TableTarget, skip_set: SkipSet) -> None:
         """ValueError for a skip set that does not suit the model."""
@@ -43,7 +43,7 @@ class SlimTable(TableTarget):
         return scores.first, scores.hidden[layer]
 
     def _hidden(self, states: Sequence[int], want: Want) -> dict[int, Tensor]:
-        """The layers that are left have the outputs that they have in the target."""
+        """The remaining layers have the same outputs as in the target."""
         return self._target._hidden(states, want)
 
     def view(self, cache: Cache) -> TableView:
@@ -58,7 +58,7 @@ class SlimTable(TableTarget):
 
 
 class TableView(TableCache):
-    """The states that a target has after its committed tokens, and those of draft nodes."""
+    """A view of a target's cache: its states after committed tokens, and separate states of draft nodes."""
 
     def __init__(self, base: TableCache) -> None:
         # the same lists, so the initialiser, which makes new ones, is not called
@@ -83,7 +83,7 @@ class TableView(TableCache):
 
 
 class TableReference:
-    """Implementation of core.contracts.Reference for a table in place of an approximation of the target."""
+    """Implementation of core.contracts.Reference for a table that stands for an approximate target."""
 
     description = "a table other than the target's"
 

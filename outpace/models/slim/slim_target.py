@@ -18,11 +18,11 @@ from outpace.models.skip_set import SkipSet
 
 
 class SlimTarget(HFTarget):
-    """Implementation of core.contracts.Target and core.contracts.ReadsTargetCache: the layers of a target
-    that a skip set leaves, and its LM head.
+    """Implementation of core.contracts.Target and core.contracts.ReadsTargetCache: a target without the
+    sub-layers of a skip set.
 
-    With a view of the target's cache it reads draft nodes only: the text before them is in the cache as the
-    whole model computed it. It runs compiled if the target is compiled for a CPU."""
+    With a view of the target's cache it reads draft nodes only: entries of the text before them are the whole
+    model's. It runs compiled if the target is compiled for a CPU."""
 
     def __init__(self, target: HFTarget, skip_set: SkipSet) -> None:
         """ValueError for a skip set that does not suit the model."""
@@ -49,15 +49,15 @@ class SlimTarget(HFTarget):
                 trees=not self.chains_only,
                 weights=self.compressed_weights,
                 cache_in_8_bits=self.kv_cache is not None,
-                # not those of torch: a session, in which it may be made, leaves torch a single one
+                # not torch's number of threads, which is 1 in sessions
                 num_threads=target.reader.num_threads,
             )
 
     @property
     def carried_layer(self) -> int | None:
-        """The last layer before an early exit, if it runs eagerly: there the whole target's forwards begin at
-        the layer after it. Compiled forwards compute all layers, and so do those of a target whose later
-        layers read the keys and values of earlier ones."""
+        """The last layer before an early exit, if the model runs eagerly: the target's forwards then begin at
+        the next layer. None for other skip sets, for compiled forwards and for a target whose later layers
+        read the keys and values of earlier ones: these compute all layers."""
         layers = sorted(self.skip_set.layers)
         exit_layer = layers[0] - 1 if layers else -1
         is_exit = self.skip_set == SkipSet.of_layers(range(exit_layer + 1, self.num_layers))
@@ -67,8 +67,8 @@ class SlimTarget(HFTarget):
     def outputs(
         self, tree: TokenTree, slots: Sequence[int], cache: Cache, layer: int
     ) -> tuple[int, Tensor]:  # (N - first, D)
-        """Like `score`, with the outputs of a layer in place of logits, which are not computed. Returns the
-        first node that was computed, and the outputs at it and all later nodes."""
+        """Like `score`, but returns the outputs of a layer, without computing logits: the first node that was
+        computed, and the outputs at it and all later nodes."""
         scores = self.score(tree, slots, cache, Want(hidden=frozenset({layer})), logits=False)
         return scores.first, scores.hidden[layer]
 

@@ -1,4 +1,4 @@
-"""A layer of a forward that runs over some of the forward's tokens.
+"""Inputs of a layer that runs over a part of a forward's tokens.
 
 Letters: N tokens of all rows, n tokens of one row, T cache positions of one row, K heads, D head size.
 """
@@ -18,12 +18,12 @@ from outpace.models.forward.row_inputs import RowInputs
 
 
 class SomeTokens(ForwardInputs):
-    """The KV cache object of a layer that runs over some of the tokens of a forward: writes their keys and
-    values to their cache positions, between which others may be missing."""
+    """The KV cache object of a layer that runs over a part of a forward's tokens: writes their keys and
+    values to their cache positions, which need not be consecutive."""
 
     def __init__(self, whole: ForwardInputs, tokens: Tensor, chosen: Sequence[Tensor]) -> None:
-        """`tokens`: (k,) indices of the tokens among those of the forward; `chosen`: for each row the indices
-        among its own. Rows without any are left out."""
+        """`tokens`: (k,) indices among the forward's tokens; `chosen`: the same per row, as indices among the
+        row's tokens. Rows without any are left out."""
         pairs = [(row, own) for row, own in zip(whole.rows, chosen, strict=True) if len(own)]
         # rows of this many tokens: attention divides the queries by their lengths
         rows = [RowInputs(row.slot, row.end - len(own), row.end, row.base) for row, own in pairs]
@@ -62,8 +62,8 @@ class Stored(Exception):
 
 
 class OnlyStores(SomeTokens):
-    """Like `SomeTokens`, for tokens of which a layer is to compute keys and values and nothing else: raises
-    Stored in place of returning them, which leaves out attention and MLP of any architecture."""
+    """Like `SomeTokens`, for tokens of which a layer is to compute keys and values only: raises Stored in
+    place of returning them, which leaves out attention and MLP in any architecture."""
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
         super().update(key_states, value_states, layer_idx)
@@ -76,8 +76,8 @@ def masks_of(
     chosen: Sequence[Tensor | None],  # per row the indices of these tokens among its own; None: all
     present: Sequence[Tensor],  # per row (T,) bool, cache positions that have keys and values
 ) -> RowMasks:
-    """The attention masks of some tokens, which attend to the entries that are present. A row in which all
-    tokens and all entries are there keeps its mask, and so the same attention kernel."""
+    """The attention masks of some tokens, without the missing entries. A row with all tokens and all entries
+    keeps its mask, and so the same attention kernel."""
     rows: list[RowMask] = []
     for mask, row, own, there in zip(whole.rows, whole.inputs.rows, chosen, present, strict=True):
         if own is not None and not len(own):

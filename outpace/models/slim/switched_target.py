@@ -1,4 +1,4 @@
-"""A target without sub-layers that change from forward to forward.
+"""A target that skips sub-layers, other ones in each forward.
 
 Letters: N tokens, V vocabulary size.
 """
@@ -22,8 +22,8 @@ from outpace.models.slim.reread_inputs import RereadInputs
 
 
 class SwitchedLayers(Forward):
-    """Eager forwards on one private copy of a target's model, whose sub-layers each forward chooses anew.
-    That takes microseconds, where a copy of the model takes milliseconds."""
+    """Eager forwards on one private copy of a target's model, with a skip set that may change before each
+    forward: that takes microseconds, while a copy of the model takes milliseconds."""
 
     def __init__(self, target: HFTarget) -> None:
         """ValueError for a model that is compiled with OpenVINO, or that has no list of layers."""
@@ -43,7 +43,7 @@ class SwitchedLayers(Forward):
         self.planes, self.packs, self.dense = whole.planes, whole.packs, whole.dense
         self.lock = Lock()
         self._switch = Switch(self.model, self.one_token())
-        self._checked = False  # whether sub-layers can be skipped apart
+        self._checked = False  # whether it was checked that attention and MLP can be skipped separately
 
     def check(self, skip_set: SkipSet) -> None:
         """ValueError if these sub-layers cannot be skipped."""
@@ -70,7 +70,7 @@ class SwitchedLayers(Forward):
 
 class SwitchedTarget(HFTarget):
     """Implementation of core.contracts.Target and core.contracts.ReadsTargetCache: a target without some of
-    its sub-layers, of which many can be made at no cost. It runs eagerly."""
+    its sub-layers, run eagerly. Making one costs almost nothing."""
 
     def __init__(self, target: HFTarget, layers: SwitchedLayers, skip_set: SkipSet) -> None:
         """`layers`: of the target, shared by all skip sets. ValueError for a skip set that does not suit the
@@ -92,8 +92,8 @@ class SwitchedTarget(HFTarget):
         return self.reader.view(cache, ())
 
     def reread(self, cache: Cache, slot: int, text: Tensor, begin: int) -> Tensor:  # (T,) -> (T - begin, V)
-        """Logits after each token of a committed text from index `begin` on. The entries of the tokens before
-        are those of the whole target in this slot of its cache; nothing is written."""
+        """Logits after each token of a committed text from index `begin` on. The KV entries of earlier tokens
+        are the whole target's in this slot of its cache; nothing is written."""
         assert isinstance(cache, EagerCache)
         with self._lock:
             self._layers.without(self.skip_set)
@@ -101,7 +101,7 @@ class SwitchedTarget(HFTarget):
 
 
 class _Chosen(Forward):
-    """The forwards with one skip set, which are chosen under the lock of the target."""
+    """The forwards with one skip set, which is set before each forward, under the target's lock."""
 
     def __init__(self, layers: SwitchedLayers, skip_set: SkipSet) -> None:
         self.__dict__.update(layers.__dict__)

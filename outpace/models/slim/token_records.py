@@ -1,5 +1,5 @@
-"""What is kept of the tokens whose keys and values are in a cache: in how many layers they have any, and
-numbers that decisions about later tokens need.
+"""Records of the tokens in a KV cache: the number of layers that have entries of them, and numbers for
+decisions about later tokens.
 
 Letters: T cache positions, F numbers of a token.
 """
@@ -26,14 +26,14 @@ class TokenRecords:
 
 
 class RecordingView(EagerView):
-    """A view of the cache of a whole target, whose committed tokens have entries in all layers. The records
-    of draft nodes are kept here."""
+    """A view of the cache of a whole target, whose committed tokens have entries in all layers. It also holds
+    the records of draft nodes."""
 
     def __init__(self, base: EagerCache, num_layers: int, record_size: int, dtype: torch.dtype) -> None:
         super().__init__(base)
         self._num_layers, self._size, self._dtype = num_layers, record_size, dtype
         self._records: dict[int, TokenRecords] = {}  # by slot
-        self._num_whole: dict[int, int] = {}  # slot -> first tokens whose records are those of committed ones
+        self._num_whole: dict[int, int] = {}  # slot -> number of first tokens recorded as committed
 
     def records(self, slot: int, end: int) -> TokenRecords:
         """The records at cache positions 0 to end - 1."""
@@ -59,8 +59,8 @@ class RecordingView(EagerView):
 
 
 def records_of(cache: EagerCache, slot: int, end: int, num_layers: int) -> TokenRecords:
-    """The records at cache positions 0 to end - 1 of a slot: in a view its own, else in the planes after
-    those of the `num_layers` layers."""
+    """The records at cache positions 0 to end - 1 of a slot: a view has them itself, other caches in the
+    planes after those of the `num_layers` layers."""
     if isinstance(cache, RecordingView):
         return cache.records(slot, end)
     views, (depth, kept) = cache.views(slot, 0, end), cache.planes.of_layer[num_layers]

@@ -1,4 +1,4 @@
-"""The layout of EAGLE, EAGLE-2 and HASS: a flat configuration of a Llama model with one layer or several.
+"""The layout of EAGLE, EAGLE-2 and HASS: a flat configuration of a Llama model with one or more layers.
 
 The file contains a copy of the target's embedding, because EAGLE's official code cannot load a head without
 it. It does not contain the LM head, which is the target's. vLLM reads this layout too, for heads whose
@@ -19,15 +19,15 @@ from outpace.models.heads.formats.files import WEIGHTS, Config, HeadFileError, T
 
 
 def recognises(config: Config, names: Collection[str]) -> bool:
-    """Whether a folder with these tensors that belongs to no other layout holds a head of this one: its
-    layers have no prefix, as those of models have, and come after a layer `fc`."""
+    """Whether a folder with these tensors, which no other layout recognises, holds a head of this layout: its
+    layers have no prefix, unlike those of whole models, and come after a layer `fc`."""
     return "speculators_model_type" not in config and any(
-        each.startswith(("fc.", "layers.")) for each in names
+        name.startswith(("fc.", "layers.")) for name in names
     )
 
 
 def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[DraftHead, Tensors]:
-    """A head with weights still to be set, and the tensors that they are set to."""
+    """A head with weights still to be set, and the tensors to set them to."""
     if "fc.weight" not in tensors:
         raise HeadFileError(
             f"{WEIGHTS} lacks fc.weight, which every head of EAGLE has: restore that file, or use the method "
@@ -36,9 +36,9 @@ def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[Dr
     # older configurations of vLLM
     nested = config.get("model") if config.get("model_type") == "eagle" else None
     layer = read_layer(nested or config, target.vocab, target, max_layers=None)
-    # Without the key, the official code takes fc to have a bias and vLLM's to have none: the tensors tell
+    # Without the key, EAGLE's code assumes a bias of fc and vLLM's assumes none: the tensors decide
     bias = bool(config.get("bias", "fc.bias" in tensors))
-    given = {name: each for name, each in tensors.items() if not name.startswith("lm_head.")}
+    given = {name: tensor for name, tensor in tensors.items() if not name.startswith("lm_head.")}
     return EagleHead(layer, target.embed, target.head, bias=bias), given
 
 
@@ -48,4 +48,4 @@ def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config,
     config = {"architectures": ["LlamaForCausalLM"], **write_layer(head.config, target.vocab)}
     config["bias"] = head.fc.bias is not None
     parameters = head.named_parameters(remove_duplicate=False)
-    return config, {key: each for key, each in parameters if not key.startswith("lm_head.")}
+    return config, {key: parameter for key, parameter in parameters if not key.startswith("lm_head.")}

@@ -17,10 +17,10 @@ from outpace.models.heads.draft_head import DraftHead, head_config, untrained
 
 
 class EagleHead(DraftHead):
-    """Continues the input of the target's LM head: from a token's embedding and the hidden state before it
-    (first and second half of the input of `fc`) to the hidden state after it, which the target's LM head
-    turns into logits. The first decoder layer has no norm at its input, and none follows the last. EAGLE has
-    one layer; heads with more (Yan et al. 2025, Scylla) have the same layout."""
+    """Predicts the next input of the target's LM head: from a token's embedding and the preceding hidden
+    state (first and second half of the input of `fc`) to the token's own hidden state, which the target's LM
+    head turns into logits. The first decoder layer has no norm at its input, and none follows the last. EAGLE
+    has one layer; heads with more (Yan et al. 2025, Scylla) have the same layout."""
 
     method = "eagle"
     from_target = ("embed_tokens.", "lm_head.")

@@ -49,8 +49,8 @@ class Eagle3Layer(LlamaDecoderLayer):
 
 
 class Eagle3Head(DraftHead):
-    """Fuses the outputs of several layers of the target to the feature of a token; while drafting, the
-    layer's output before the norm is the next feature, or after it with `norm_output`."""
+    """Fuses the outputs of several layers of the target to the feature of a token. While drafting, the output
+    of the head's layer is the next feature: before the final norm, or after it with `norm_output`."""
 
     method = "eagle3"
     before_forward = ("fc.",)
@@ -64,7 +64,7 @@ class Eagle3Head(DraftHead):
         draft_ids: Tensor | None = None,  # (K,) target token of each logit
         norm_before_residual: bool = False,
         norm_before_fc: bool = False,  # one norm over the joined outputs of all layers
-        fc_norm: bool = False,  # a norm over the outputs of each layer, in place of that one
+        fc_norm: bool = False,  # instead, one norm over the outputs of each layer
         norm_output: bool = False,
         qk_norm: bool = False,
     ) -> None:
@@ -101,16 +101,16 @@ class Eagle3Head(DraftHead):
 
 def norms_of_taps(config: LlamaConfig, count: int) -> nn.ModuleDict:
     """A norm for each of several layers of the target."""
-    # no ModuleList: the engine takes a model's first one for its layers
+    # no ModuleList: OutputCapture takes a model's first ModuleList for its layers
     norms = {str(index): LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps) for index in range(count)}
     return nn.ModuleDict(norms)
 
 
 def default_taps(num_layers: int) -> tuple[int, ...]:
     """Layers near the beginning, the middle and the end. With 32 layers or more they are the paper's: the
-    inputs of layers 2, n // 2 and n - 3 are the outputs of those before. In less deep models the last of them
-    is closer to the end, in proportion; models of fewer than 7 layers use distinct layers spread over their
-    depth."""
+    inputs of layers 2, n // 2 and n - 3, that is, the outputs of the layers before. In less deep models the
+    last one is proportionally closer to the end; models of fewer than 7 layers use distinct layers spread
+    over their depth."""
     if num_layers >= 7:
         return 1, num_layers // 2 - 1, num_layers - min(4, max(2, num_layers // 8))
     return tuple(sorted({0, (num_layers - 1) // 2, max(0, num_layers - 1)}))

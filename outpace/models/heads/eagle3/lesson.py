@@ -25,7 +25,7 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead
         norm_before_residual=config.head.norm_before_residual,
     )
     begun(head, (head.fc, head.layers, head.norm, head.lm_head), target, config.seed)
-    with torch.no_grad():  # its LM head begins as in speculators: as the target's
+    with torch.no_grad():  # as in speculators, its LM head begins as a copy of the target's
         next(head.lm_head.parameters()).copy_(lm_head_rows(target, ids))
     return head
 

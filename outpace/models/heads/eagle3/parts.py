@@ -23,7 +23,7 @@ from outpace.models.heads.formats.draft_vocabulary import take_draft_ids
 from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
 
 IDS = "eagle_aux_hidden_state_layer_ids"
-TRAINING_ONLY = ("verifier_lm_head.", "verifier_norm.")  # copies of the target's, kept while training
+TRAINING_ONLY = ("verifier_lm_head.", "verifier_norm.")  # copies of the target's weights for training
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Eagle3Options:
             # older configurations lack these keys: a head with the norm's weights was trained with it
             norm_before_fc=flag("norm_before_fc", "input_norm.weight" in tensors),
             fc_norm=flag("fc_norm", "fc_norm.0.weight" in tensors),
-            # absent: vLLM and SGLang feed back the output before the norm, SpecForge trains with it after
+            # absent: vLLM and SGLang feed back the output before the norm; SpecForge trains with it after
+            # the norm
             norm_output=flag("norm_output", False),
         )
 
@@ -70,7 +71,7 @@ def layer_of(head: Eagle3Head) -> Any:
 
 
 def vllm_ids(taps: Sequence[int]) -> list[int]:
-    """Numbers of layers as vLLM and speculators count them."""
+    """The numbers of these layers in vLLM and speculators."""
     return [layer + 1 for layer in taps]
 
 
@@ -92,9 +93,11 @@ def build(
     taps: Sequence[int],
     options: Eagle3Options,
 ) -> tuple[DraftHead, Tensors]:
-    """A head with weights still to be set, and the tensors that they are set to. HeadFileError if parts of
-    the files contradict each other."""
-    tensors = {_renamed(name): each for name, each in tensors.items() if not name.startswith(TRAINING_ONLY)}
+    """A head with weights still to be set, and the tensors to set them to. HeadFileError if parts of the
+    files contradict each other."""
+    tensors = {
+        _renamed(name): tensor for name, tensor in tensors.items() if not name.startswith(TRAINING_ONLY)
+    }
     num = int(config.get("draft_vocab_size") or target.vocab)
     own = read_layer({"target_hidden_size": config.get("target_hidden_size"), **layer}, num, target)
     # servers keep hidden states in the order of layers, whatever the order of the numbers
@@ -137,7 +140,7 @@ def _check_taps(
             f"it reads the outputs of layers {', '.join(map(str, taps))}, and the target has layers 0 to "
             f"{target.num_layers - 1}: give the target it was trained for, or correct {IDS}"
         )
-    # vLLM takes the width of fc from this key, which counts 3 where it is absent
+    # vLLM takes the width of fc from this key, with 3 as the default
     num = layer.get("num_aux_hidden_states", config.get("num_aux_hidden_states"))
     if num is not None and int(num) != len(taps):
         raise HeadFileError(
@@ -152,7 +155,7 @@ def _check_taps(
 
 
 def describe(head: Eagle3Head) -> Config:
-    """The keys that both layouts have in the same place."""
+    """The configuration keys that both layouts have in common."""
     assert isinstance(head.config, LlamaConfig)
     return {
         "draft_vocab_size": head.config.vocab_size,
@@ -164,6 +167,6 @@ def describe(head: Eagle3Head) -> Config:
 
 
 def weights(head: Eagle3Head) -> Tensors:
-    """All tensors of a head except its embedding, and those of its LM head wherever they come from."""
+    """All tensors of a head except its embedding; its LM head is included even if it is the target's."""
     own: dict[str, nn.Parameter] = dict(head.named_parameters(remove_duplicate=False))
-    return {name: each for name, each in own.items() if not name.startswith("embed_tokens.")}
+    return {name: parameter for name, parameter in own.items() if not name.startswith("embed_tokens.")}

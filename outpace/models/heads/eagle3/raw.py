@@ -24,18 +24,18 @@ NESTED = "eagle_config"
 def recognises(config: Config, names: Collection[str]) -> bool:
     """Whether a configuration is of this layout. The first heads of EAGLE-3 have EAGLE's architecture and
     differ by their draft vocabulary."""
-    named = any(each.endswith("Eagle3") for each in config.get("architectures") or ())
+    named = any(architecture.endswith("Eagle3") for architecture in config.get("architectures") or ())
     return "speculators_model_type" not in config and (named or "draft_vocab_size" in config)
 
 
 def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[DraftHead, Tensors]:
-    """A head with weights still to be set, and the tensors that they are set to."""
+    """A head with weights still to be set, and the tensors to set them to."""
     if "ptd_token_id" in config:
         raise HeadFileError("it is a head of P-EAGLE, which drafts in parallel: give a head of EAGLE-3")
     nested = config.get(NESTED) or {}
     taps = _taps(config, nested, target.num_layers)
-    # ModelOpt has some options beside the numbers of layers
-    flags = {**{name: each for name, each in nested.items() if name != IDS}, **config}
+    # ModelOpt nests some options together with the layer numbers
+    flags = {**{name: value for name, value in nested.items() if name != IDS}, **config}
     # absent: false, as in vLLM for this layout; SGLang never takes the normed state as residual
     options = Eagle3Options.read(flags, tensors, norm_before_residual=False)
     return parts.build(config, config, tensors, target, taps, options)
@@ -43,7 +43,7 @@ def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[Dr
 
 def _taps(config: Mapping[str, Any], nested: Mapping[str, Any], num_layers: int) -> list[int]:
     # vLLM counts from the embedding and reads the outer key, SGLang counts layers and reads the nested one.
-    # If there is only the nested key, one of vLLM's runners takes it for its own numbers, which is wrong
+    # If there is only the nested key, one of vLLM's runners reads it as vLLM's numbers, which is wrong
     outer, inner = config.get(IDS), nested.get(IDS)
     of_vllm = None if outer is None else parts.taps_of_vllm(outer)
     of_sglang = None if inner is None else [int(layer) for layer in inner]
@@ -59,8 +59,8 @@ def _taps(config: Mapping[str, Any], nested: Mapping[str, Any], num_layers: int)
 
 
 def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config, Tensors]:
-    """The configuration and tensors of a head, for vLLM and SGLang alike; its embedding is left to the
-    target unless it has one of its own. HeadFileError for a head that SGLang would run otherwise."""
+    """The configuration and tensors of a head, for vLLM and SGLang alike, without the embedding if it is the
+    target's. HeadFileError for a head that SGLang would run in another way."""
     assert isinstance(head, Eagle3Head) and isinstance(head.config, LlamaConfig)
     if parts.layer_of(head).norm_before_residual:
         raise HeadFileError(
@@ -78,9 +78,11 @@ def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config,
         **parts.describe(head),
         NESTED: {IDS: list(head.taps), "use_aux_hidden_state": True},
     }
-    tensors = {name.replace("layers.0.", "midlayer.", 1): each for name, each in parts.weights(head).items()}
+    tensors = {
+        name.replace("layers.0.", "midlayer.", 1): tensor for name, tensor in parts.weights(head).items()
+    }
     if "embed_tokens." not in head.from_target:
         tensors["embed_tokens.weight"] = next(head.embed_tokens.parameters())
-    if head.draft_ids is not None:  # vLLM refuses the maps where the draft vocabulary is the whole one
+    if head.draft_ids is not None:  # vLLM refuses d2t and t2d if the draft vocabulary is the whole one
         tensors |= draft_vocabulary(head.draft_ids, target.vocab)
     return config, tensors

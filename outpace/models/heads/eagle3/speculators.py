@@ -22,13 +22,14 @@ def recognises(config: Config, names: Collection[str]) -> bool:
 
 
 def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[DraftHead, Tensors]:
-    """A head with weights still to be set, and the tensors that they are set to."""
+    """A head with weights still to be set, and the tensors to set them to."""
     if (kind := config["speculators_model_type"]) != "eagle3":
         raise HeadFileError(f"it is a drafter of the type {kind}: give a head of EAGLE-3")
     layer = config.get("transformer_layer_config") or {}
     ids = config.get(IDS)
     taps = parts.taps_of_vllm(parts.default_ids(target.num_layers) if ids is None else ids)
-    # absent: true in vLLM, the one server of this layout, although speculators itself trains with false then
+    # absent: true in vLLM, the only server for this layout, although speculators itself then trains with
+    # false
     options = Eagle3Options.read(config, tensors, norm_before_residual=True)
     return parts.build(config, layer, tensors, target, taps, options)
 
@@ -57,7 +58,7 @@ def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config,
                 "architectures": [] if model is None else [type(model).__name__],
             },
         },
-        # vLLM takes the width of fc from here, and 3 layers without the key
+        # vLLM takes the width of fc from this key, with 3 layers as the default
         "transformer_layer_config": layer | {"num_aux_hidden_states": len(head.taps)},
         **parts.describe(head),
         "embed_requires_grad": "embed_tokens." not in head.from_target,

@@ -1,4 +1,4 @@
-"""The tensors `d2t` and `t2d`, which say what tokens of the target a draft vocabulary has.
+"""The tensors `d2t` and `t2d`, which state the target tokens of a draft vocabulary.
 
 Letters: K tokens of the draft vocabulary, V of the target's.
 """
@@ -12,8 +12,9 @@ from outpace.models.heads.formats.files import HeadFileError, Tensors
 
 
 def take_draft_ids(tensors: Tensors, num: int, vocab: int) -> Tensor | None:
-    """Remove both tensors and return the target token of each of the `num` logits, None if they are all
-    `vocab` tokens. HeadFileError if the tensors contradict each other or the number of logits."""
+    """Remove both tensors and return the target token of each of the `num` logits; None if the logits are of
+    all `vocab` tokens in order. HeadFileError if the tensors contradict each other or the number of
+    logits."""
     offsets, mask = tensors.pop("d2t", None), tensors.pop("t2d", None)
     if offsets is None:
         if num == vocab:
@@ -25,7 +26,7 @@ def take_draft_ids(tensors: Tensors, num: int, vocab: int) -> Tensor | None:
         raise HeadFileError(
             f"d2t has {offsets.numel()} entries and draft_vocab_size is {num}: restore its config.json"
         )
-    # d2t holds target id minus draft id. Taken for target ids it loads as well, and nothing is accepted
+    # d2t holds target id minus draft id. A file with target ids would load too, but nothing be accepted
     ids = offsets.long() + torch.arange(num)
     if not _fits(ids, mask, vocab):
         if _fits(offsets.long(), mask, vocab):
@@ -46,7 +47,7 @@ def _fits(ids: Tensor, mask: Tensor | None, vocab: int) -> bool:  # (K,), (V,)
 
 
 def draft_vocabulary(ids: Tensor, vocab: int) -> Tensors:
-    """Both tensors for these of the target's `vocab` tokens."""
+    """Both tensors for a draft vocabulary of the tokens `ids`, of the target's `vocab`."""
     ids = ids.cpu()
     return {
         "d2t": ids - torch.arange(len(ids)),

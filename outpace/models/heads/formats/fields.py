@@ -1,4 +1,4 @@
-"""The types of the fields that are read from the configuration of a draft head, of whatever kind."""
+"""The types of the fields in the configurations of all kinds of draft heads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from outpace.models.heads.formats.files import CONFIG, HeadFileError
 
-LARGEST = 1 << 24  # of a size or a number of layers or tokens
+LARGEST = 1 << 24  # largest size or number of layers or tokens
 
 
 def _whole(value: Any) -> bool:
@@ -29,14 +29,14 @@ def _flag(value: Any) -> bool:
 
 
 def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _layers(value: Any) -> bool:
     return isinstance(value, list) and all(map(_whole, value))
 
 
-# description of a value, whether a value is one, names of the fields
+# (description of valid values, check of a value, names of the fields)
 KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
         f"a whole number from 1 to {LARGEST}",

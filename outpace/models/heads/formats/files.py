@@ -16,14 +16,14 @@ from outpace.models.adapter import CONFIG as ADAPTER
 from outpace.models.fingerprint import KEY, target_fingerprint
 
 CONFIG, WEIGHTS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
-PARTS = "model.safetensors.index.json"  # of weights in several files, as those of large models
+PARTS = "model.safetensors.index.json"  # index of weights in several files
 
 Config = dict[str, Any]
 Tensors = dict[str, Tensor]
 
 
 class HeadFileError(ValueError):
-    """A folder holds no head that can be used, or a layout cannot hold a head; the message is for users."""
+    """A folder holds no usable head, or a layout cannot hold a head; the message is for users."""
 
 
 def read_config(folder: Path) -> Config:
@@ -83,14 +83,14 @@ def write_files(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, T
     """Write a configuration and tensors; the folder is made if there is none."""
     folder.mkdir(parents=True, exist_ok=True)
     # copies: tensors that share memory are refused, and a head may share the target's embedding
-    stored = {name: each.detach().cpu().contiguous().clone() for name, each in tensors.items()}
-    # as bytes: save_file makes a file that other users cannot read
+    stored = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    # not by save_file, which makes a file that other users cannot read
     (folder / WEIGHTS).write_bytes(save(stored, metadata={"format": "pt"}))
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def names_target(folder: Path) -> bool:
-    """Whether the configuration in a folder says for which target the head was trained, as ours do."""
+    """Whether the configuration in a folder has the fingerprint of the head's target, as ours do."""
     return KEY in read_config(folder)
 
 
@@ -114,7 +114,7 @@ def fill(
     if missing or unknown:
         parts = [f"lacks {', '.join(missing)}"] * bool(missing)
         parts += [f"has {', '.join(unknown)}, which {what} does not have"] * bool(unknown)
-        # without tensors of other names, the configuration is likely the right one
+        # without unknown tensors, the configuration is likely the right one
         fix = (
             f"the {CONFIG} that belongs to it"
             if unknown
@@ -122,9 +122,9 @@ def fill(
         )
         raise HeadFileError(f"{WEIGHTS} {' and '.join(parts)}: restore {fix}")
     for name, parameter in parameters.items():
-        found, needed = tuple(tensors[name].shape), tuple(parameter.shape)
-        if found != needed:
+        shape, needed = tuple(tensors[name].shape), tuple(parameter.shape)
+        if shape != needed:
             raise HeadFileError(
-                f"{name} is {found}, and {CONFIG} says {needed}: restore the {CONFIG} that belongs to it"
+                f"{name} is {shape}, and {CONFIG} says {needed}: restore the {CONFIG} that belongs to it"
             )
         parameter.data = tensors[name].to(parameter.dtype)

@@ -1,7 +1,7 @@
 """Reads and writes folders with draft heads of any kind.
 
 Our own key `rank_accuracies` of heads without a KV cache, one list per depth, holds the share of texts in
-which the token of each rank was right: trees are shaped by it."""
+which the token of each rank was right: it decides the shape of draft trees."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def save_head(
     folder: str | Path,
     target: TargetWithLayers,
     *,
-    layout: str | None = None,  # None: the first of its kind
+    layout: str | None = None,  # None: the first layout of the head's kind
     name: str = "",  # hub name or folder of the target, for servers that load both
 ) -> None:
     """Write a head that was made for this target. HeadFileError if the layout cannot hold it or does not
@@ -59,7 +59,7 @@ def save_head(
     if EMBEDDING in tensors:
         tensors[EMBEDDING] = _halved(tensors[EMBEDDING])
     if isinstance(head, PositionHead) and head.rank_accuracies:
-        config[ACCURACIES] = [list(each) for each in head.rank_accuracies]
+        config[ACCURACIES] = [list(shares) for shares in head.rank_accuracies]
     write_files(Path(folder), config | {KEY: target_fingerprint(target)}, tensors)
 
 
@@ -70,17 +70,17 @@ def _halved(weight: Tensor) -> Tensor:
 
 
 def load_head(method: str, folder: str | Path, target: TargetWithLayers) -> Head:
-    """Read the head of the kind that this method drafts with for a target, in any layout. HeadFileError if
-    the folder lacks it or it does not fit the target."""
+    """Read a head for a target, of the kind that this method drafts with and in any layout of the kind.
+    HeadFileError if the folder has no such head or it does not fit the target."""
     folder = Path(folder)
     _check_weight_files(folder)
     config, tensors = read_files(folder)
     check_fields(config, folder)
     _check_known(config, folder)
-    title, found = head_kind(method).title, recognised(config, tensors)
-    if found is None:
+    title, kind_and_layout = head_kind(method).title, recognised(config, tensors)
+    if kind_and_layout is None:
         raise HeadFileError(f"{folder} holds no draft head: give a folder with a head of {title}")
-    kind, layout = found
+    kind, layout = kind_and_layout
     if kind.method != method:
         raise HeadFileError(
             f"{folder} holds a head of {kind.title}: use it with the method {kind.method}, or give a head of "
@@ -109,8 +109,8 @@ def load_head(method: str, folder: str | Path, target: TargetWithLayers) -> Head
 
 
 def _use_embedding(head: DraftHead, tensors: Tensors, target: TargetWithLayers) -> None:
-    """Give the head the stored embedding if it differs from the target's, as after training it. Some layouts
-    store a copy of the target's and some store none: then the target's is used in place."""
+    """Give the head the stored embedding if it differs from the target's, as where it was trained. If it is
+    an equal copy, or absent, the target's is used in place."""
     stored, own = tensors.get(EMBEDDING), next(target.embed.parameters())
     if stored is None:
         return
@@ -120,11 +120,11 @@ def _use_embedding(head: DraftHead, tensors: Tensors, target: TargetWithLayers) 
     embed = copy.deepcopy(target.embed)
     embed.weight = nn.Parameter(torch.empty_like(own))
     head.embed_tokens = embed
-    head.from_target = tuple(each for each in head.from_target if each != "embed_tokens.")
+    head.from_target = tuple(prefix for prefix in head.from_target if prefix != "embed_tokens.")
 
 
 def _check_weight_files(folder: Path) -> None:
-    """HeadFileError for weights under a name or in a form that is not read."""
+    """HeadFileError for weights under another file name or in a pickled file."""
     names = [name for kind in head_kinds() for name in kind.weight_files]
     other = next((name for name in names if (folder / name).exists()), None)
     if other is None or (folder / WEIGHTS).exists():
@@ -149,12 +149,12 @@ def _check_known(config: Config, folder: Path) -> None:
 
 def _accuracies(config: Config) -> tuple[tuple[float, ...], ...]:
     try:
-        found = tuple(tuple(float(share) for share in each) for each in config.get(ACCURACIES, ()))
+        accuracies = tuple(tuple(float(share) for share in shares) for shares in config.get(ACCURACIES, ()))
     except (TypeError, ValueError) as error:
         raise HeadFileError(f"{ACCURACIES} is not one list of numbers per depth: remove it") from error
-    if not all(each and 0 <= min(each) <= max(each) <= 1 for each in found):
+    if not all(shares and 0 <= min(shares) <= max(shares) <= 1 for shares in accuracies):
         raise HeadFileError(f"{ACCURACIES} has an empty list or numbers outside of 0 to 1: remove it")
-    return found
+    return accuracies
 
 
 def method_in(folder: Path, methods: Sequence[str]) -> str:
@@ -184,5 +184,5 @@ def kind_in(folder: Path) -> HeadKind | None:
     check_fields(config, folder)
     _check_known(config, folder)
     _check_weight_files(folder)
-    found = recognised(config, read_names(folder))
-    return None if found is None else found[0]
+    kind_and_layout = recognised(config, read_names(folder))
+    return None if kind_and_layout is None else kind_and_layout[0]

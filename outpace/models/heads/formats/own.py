@@ -15,9 +15,8 @@ def own_layout(
     sizes: Callable[[Any, TargetWithLayers], Mapping[str, Any]],
     made: Callable[[Config, TargetWithLayers], Head],
 ) -> Layout:
-    """A layout whose `config.json` has what `sizes` returns of a head when it is written, and from whose
-    `config.json` `made` builds a head of these sizes when it is read. `made` raises HeadFileError if they do
-    not fit the target."""
+    """A layout whose `config.json` holds what `sizes` returns for a head. `made` builds a head from this
+    configuration, or raises HeadFileError if it does not fit the target."""
 
     def recognises(config: Config, names: Collection[str]) -> bool:
         return config.get(METHOD) == method

@@ -1,4 +1,4 @@
-"""What the formats of heads without a KV cache share: sizes and numbers of tensors."""
+"""Checks of sizes, and counts of tensors, for the formats of heads without a KV cache."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TOKEN_MAP = "token_map"  # tensor with the ids of a reduced draft vocabulary
 
 
 def check_sizes(target: TargetWithLayers, hidden_size: int, vocab: int | None) -> None:
-    """HeadFileError for a head that is made for hidden states or a vocabulary of another size than the
-    target's; vocabulary None: not checked."""
+    """HeadFileError if the head was made for another hidden size or vocabulary size than the target's;
+    `vocab` None: not checked."""
     size = int(next(target.embed.parameters()).shape[1])
     if hidden_size != size:
         raise HeadFileError(
@@ -35,10 +35,10 @@ def taken_token_map(
     tensors: Tensors, target: TargetWithLayers, config: Mapping[str, Any], num_rows: int
 ) -> Tensor | None:  # (K,)
     """Take the ids of the draft vocabulary out of the tensors; None if there are none, which means the whole
-    vocabulary. HeadFileError for ids that the target does not have, and if there are none though the LM head
-    has `num_rows` rows and the configuration says that the head is for this target."""
+    vocabulary. HeadFileError for ids that the target lacks, and for missing ids if the configuration is for
+    this target and the LM head's `num_rows` rows are not its whole vocabulary."""
     ids = tensors.pop(TOKEN_MAP, None)
-    # a fingerprint has been compared with the target's
+    # a fingerprint was compared with the target's before
     is_for_target = config.get(KEY) is not None or config.get("vocab_size") == target.vocab
     if ids is None and num_rows < target.vocab and is_for_target:
         raise HeadFileError(
@@ -62,5 +62,5 @@ def taken(tensors: Tensors, name: str) -> Tensor:
 def count(names: Iterable[str], pattern: str) -> int:
     """One more than the largest number that the first group of the pattern matches at the beginning of a
     name; 0 if it matches none."""
-    found = (re.match(pattern, name) for name in names)
-    return max((int(match[1]) + 1 for match in found if match), default=0)
+    matches = (re.match(pattern, name) for name in names)
+    return max((int(match[1]) + 1 for match in matches if match), default=0)

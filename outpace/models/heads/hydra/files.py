@@ -19,7 +19,7 @@ from outpace.models.heads.hydra.head import HydraHead, prefix_layer
 from outpace.models.heads.position_head import PositionHead
 
 ARCHITECTURES = ("mlp", "prefix-mlp")
-# pattern of a name in the file, our name, and the name in the file of ours; places of layers count dropouts
+# names in the file; its layer numbers count dropouts too
 FIRST = re.compile(r"hydra_mlp\.(\d+)\.1\.(linear|res_connection)\.(weight|bias)")
 LATER = re.compile(r"hydra_mlp\.(\d+)\.(\d+)\.linear\.(weight|bias)")
 LM_HEAD = re.compile(r"hydra_lm_head\.(\d+)\.1\.(weight|bias)")
@@ -48,23 +48,23 @@ def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[Po
     lm_head = taken(tensors, "hydra_lm_head.0.1.weight")
     draft_ids = taken_token_map(tensors, target, config, len(lm_head))
     check_sizes(target, lm_head.shape[1], len(lm_head) if draft_ids is None else None)
-    found = {_ours(name): each for name, each in tensors.items()}
+    renamed = {_ours(name): tensor for name, tensor in tensors.items()}
     for head in range(num_heads):  # one layer may be stored for all repetitions: they share their weights
         for layer in range(1, num_layers - 1):
             for kind in ("weight", "bias"):
                 first = f"blocks.{head}.layers.0.{kind}"
-                if first in found:
-                    found.setdefault(f"blocks.{head}.layers.{layer}.{kind}", found[first])
+                if first in renamed:
+                    renamed.setdefault(f"blocks.{head}.layers.{layer}.{kind}", renamed[first])
     made = HydraHead(
         target,
         num_heads,
         num_layers=num_layers,
-        bias=any(re.fullmatch(r"lm_heads\.\d+\.bias", name) for name in found),
+        bias=any(re.fullmatch(r"lm_heads\.\d+\.bias", name) for name in renamed),
         prefix=prefix_layer(target) if architecture == "prefix-mlp" else None,
         draft_ids=draft_ids,
     )
-    found.pop("prefix.embed_tokens.weight", None)  # the target's
-    return made, found
+    renamed.pop("prefix.embed_tokens.weight", None)  # the target's
+    return made, renamed
 
 
 def write(head: PositionHead, target: TargetWithLayers, name: str) -> tuple[Config, Tensors]:
@@ -78,19 +78,19 @@ def write(head: PositionHead, target: TargetWithLayers, name: str) -> tuple[Conf
         "grounded_heads": True,
         "hidden_state_offset": 0,
     }
-    tensors: Tensors = {_theirs(name): each for name, each in head.own.items()}
+    tensors: Tensors = {_theirs(name): parameter for name, parameter in head.own.items()}
     if head.draft_ids is not None:
         tensors[TOKEN_MAP] = head.draft_ids
     return config, tensors
 
 
 def _ours(name: str) -> str:
-    if found := FIRST.fullmatch(name):
-        return f"mixers.{found[1]}.{'linear' if found[2] == 'linear' else 'residual'}.{found[3]}"
-    if found := LATER.fullmatch(name):
-        return f"blocks.{found[1]}.layers.{(int(found[2]) - 3) // 2}.{found[3]}"
-    if found := LM_HEAD.fullmatch(name):
-        return f"lm_heads.{found[1]}.{found[2]}"
+    if match := FIRST.fullmatch(name):
+        return f"mixers.{match[1]}.{'linear' if match[2] == 'linear' else 'residual'}.{match[3]}"
+    if match := LATER.fullmatch(name):
+        return f"blocks.{match[1]}.layers.{(int(match[2]) - 3) // 2}.{match[3]}"
+    if match := LM_HEAD.fullmatch(name):
+        return f"lm_heads.{match[1]}.{match[2]}"
     return f"prefix.{name.removeprefix(PREFIX)}" if name.startswith(PREFIX) else name
 
 

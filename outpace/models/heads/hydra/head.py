@@ -1,7 +1,7 @@
-"""The heads of Hydra (Ankner et al. 2024): like Medusa's, but each also reads the tokens drafted before it.
+"""The heads of Hydra (Ankner et al. 2024): like Medusa's, but each also reads the earlier draft tokens.
 
-With a prefix layer they are those of Hydra++: a decoder layer over the hidden states of the whole text, whose
-output takes the place of the target's hidden state.
+Hydra++ adds a prefix layer: a decoder layer over the hidden states of the whole text, whose output takes the
+place of the target's hidden state.
 
 Letters: M nodes of one depth, N tokens, D hidden size of the target.
 """
@@ -19,8 +19,8 @@ from outpace.models.heads.position_head import PositionHead, ResidualBlocks, ran
 
 
 class PrefixLayer(DraftHead):
-    """The decoder layer of Hydra++ as a draft head that runs over the text with a KV cache. Its logits are no
-    logits but its normed outputs (N, D)."""
+    """The decoder layer of Hydra++ as a draft head that runs over the text with a KV cache. In place of
+    logits it returns its normed outputs (N, D)."""
 
     def __init__(self, config: LlamaConfig, embed: nn.Module) -> None:
         super().__init__(config, embed, (-1,))
@@ -33,7 +33,7 @@ class PrefixLayer(DraftHead):
 
 
 class Mixer(nn.Module):
-    """The first block of a head: R u + SiLU(U u) takes several vectors of size D, side by side, to one."""
+    """The first block of a head: R u + SiLU(U u) maps several concatenated vectors of size D, u, to one."""
 
     def __init__(self, num_vectors: int, size: int) -> None:
         super().__init__()
@@ -46,8 +46,8 @@ class Mixer(nn.Module):
 
 class HydraHead(PositionHead):
     """Head k, counted from 1, predicts the token k positions after the root from the hidden state and the
-    embeddings of the root and the k - 1 draft tokens on the path. A node's state is all that its head reads:
-    the hidden state and the embeddings, side by side."""
+    embeddings of the root and the k - 1 draft tokens on the path. A node's state is the concatenation of
+    these vectors."""
 
     method = "hydra"
 

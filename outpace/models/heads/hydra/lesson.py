@@ -19,7 +19,7 @@ from outpace.training.lessons.position_heads import Objective, PositionHeadLesso
 
 
 class HydraLesson(PositionHeadLesson):
-    """The loss of heads of Hydra, with dropout of the inputs of their blocks and LM heads."""
+    """The loss of heads of Hydra, with dropout at the inputs of their blocks and LM heads."""
 
     head: HydraHead
 
@@ -30,7 +30,7 @@ class HydraLesson(PositionHeadLesson):
 
 @contextmanager
 def dropout(module: nn.Dropout, share: float, noise: torch.Generator) -> Iterator[None]:
-    """Set this share of the module's inputs to 0 meanwhile; which follows from the noise."""
+    """Context manager in which the module sets this share of its inputs to 0, chosen by `noise`."""
     with torch.random.fork_rng():
         torch.manual_seed(noise.initial_seed())
         module.p = share

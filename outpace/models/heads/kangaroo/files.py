@@ -16,7 +16,7 @@ EARLY_LAYERS = "num_early_layers"
 
 
 def made(config: Config, target: TargetWithLayers) -> KangarooHead:
-    """A head with weights still to be set. HeadFileError if it does not fit the target."""
+    """A head with weights still to be set. HeadFileError if the configuration does not fit the target."""
     layer, early = read_layer(config, target.vocab, target), config.get(EARLY_LAYERS)
     if type(early) is not int or not 0 < early < target.num_layers:
         raise HeadFileError(

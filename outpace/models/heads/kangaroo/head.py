@@ -16,7 +16,7 @@ from outpace.models.heads.draft_head import DraftHead, head_config, untrained
 
 
 class AttentionLayer(nn.Module):
-    """A decoder layer of Llama without its MLP: a norm and attention, with a residual connection around."""
+    """A decoder layer of Llama without its MLP: norm and attention with a residual connection."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -29,10 +29,10 @@ class AttentionLayer(nn.Module):
 
 
 class KangarooHead(DraftHead):
-    """Turns the output of the last of the target's first `num_early_layers` layers at a token into logits for
-    the token after it, with an attention block, a norm and the target's LM head.
+    """Turns the output of the target's first `num_early_layers` layers at a token into logits for the next
+    token, with an attention block, a norm and the target's LM head.
 
-    Unlike those of other heads, the entry of its KV cache at position t belongs to token t of the text."""
+    Unlike in other heads, the entry of its KV cache at position t belongs to token t of the text."""
 
     method = "kangaroo"
     from_target = ("embed_tokens.", "lm_head.")

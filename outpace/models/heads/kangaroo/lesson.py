@@ -30,8 +30,9 @@ from outpace.training.unrolled import over_text
 
 
 class AdapterLesson(DrafterLesson):
-    """Cross entropy between the adapter's distribution and the target's after each token, from the target's
-    output of the layer before the exit. While drafting it reads the same outputs: nothing is unrolled."""
+    """Cross entropy between the adapter's distribution and the target's after each token, from the outputs of
+    the target's last layer before the exit. The adapter reads the same outputs while drafting, so training
+    needs no unrolled steps."""
 
     def __init__(self, head: KangarooHead, target_head: nn.Module, num_early_parameters: int) -> None:
         """`num_early_parameters`: number of parameters of the target's first layers, which run in every
@@ -75,7 +76,7 @@ def _num_parameters(target: HFTarget, count: int) -> int:
     """Those of the target's first layers."""
     layers = OutputCapture(target.model, target.num_layers).layers
     assert layers is not None
-    return sum(each.numel() for layer in layers[:count] for each in layer.parameters())
+    return sum(parameter.numel() for layer in layers[:count] for parameter in layer.parameters())
 
 
 @dataclass(frozen=True, kw_only=True)

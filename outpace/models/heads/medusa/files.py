@@ -2,8 +2,8 @@
 
 vLLM: `model_type: medusa`, tensors `blocks.{head}.layers.{layer}.weight` (and bias),
 `lm_heads.{head}.weight`, with a reduced vocabulary also `token_map`. Medusa: `medusa_num_heads`, tensors
-`{head}.{layer}.linear.weight` (and bias), `{head}.{layers}.weight` for the LM head; merged with the target,
-with the prefix `medusa_head.`. Written is vLLM's.
+`{head}.{layer}.linear.weight` (and bias), `{head}.{layers}.weight` for the LM head; in files that also hold
+the target, with the prefix `medusa_head.`. Heads are written in vLLM's layout.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ def _named(tensors: Mapping[str, Tensor]) -> Tensors:
     """The tensors of the heads under vLLM's names."""
     for prefix in PREFIXES:
         if any(name.startswith(prefix) for name in tensors):
-            tensors = {name: each for name, each in tensors.items() if name.startswith(prefix)}
-            tensors = {name.removeprefix(prefix): each for name, each in tensors.items()}
-    found: Tensors = {}
-    for name, each in tensors.items():
+            tensors = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    renamed: Tensors = {}
+    for name, tensor in tensors.items():
         if block := BLOCK.fullmatch(name):
             name = f"blocks.{block[1]}.layers.{block[2]}.{block[3]}"
         elif lm_head := LM_HEAD.fullmatch(name):
             name = f"lm_heads.{lm_head[1]}.weight"
-        found[name] = each
-    return found
+        renamed[name] = tensor
+    return renamed

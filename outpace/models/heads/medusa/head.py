@@ -13,7 +13,7 @@ from outpace.models.heads.position_head import PositionHead, ResidualBlocks, ran
 
 class MedusaHead(PositionHead):
     """Head k, counted from 1, predicts the token k positions after the root: residual blocks on the hidden
-    state and an LM head of its own. It does not see the tokens between."""
+    state and an LM head of its own. It does not see the tokens in between."""
 
     method = "medusa"
     reads_path = False

@@ -18,7 +18,7 @@ from outpace.models.heads.mlp_speculator.head import MlpSpeculatorHead
 from outpace.models.heads.position_head import PositionHead
 
 PREFIX = "speculator."
-REPEATED = re.compile(r"(?:emb|ln|head)\.(?!0\.)\d+\..+|proj\.(?![01]\.)\d+\..+")  # of tied steps
+REPEATED = re.compile(r"(?:emb|ln|head)\.(?!0\.)\d+\..+|proj\.(?![01]\.)\d+\..+")  # copies of tied weights
 
 
 def recognises(config: Config, names: Collection[str]) -> bool:
@@ -35,9 +35,9 @@ def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[Po
     size = int(config["emb_dim"])
     check_sizes(target, size, int(config["vocab_size"]))
     tied = bool(config.get("tie_weights", False))
-    found = {name.removeprefix(PREFIX): each for name, each in tensors.items()}
+    stored = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items()}
     if tied:
-        found = {name: each for name, each in found.items() if not REPEATED.fullmatch(name)}
+        stored = {name: tensor for name, tensor in stored.items() if not REPEATED.fullmatch(name)}
     head = MlpSpeculatorHead(
         target,
         int(config["n_predict"]),
@@ -45,7 +45,7 @@ def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[Po
         tied=tied,
         scale_input=bool(config.get("scale_input", False)),
     )
-    return head, found
+    return head, stored
 
 
 def write(head: PositionHead, target: TargetWithLayers, name: str) -> tuple[Config, Tensors]:
@@ -64,4 +64,4 @@ def write(head: PositionHead, target: TargetWithLayers, name: str) -> tuple[Conf
         "tie_weights": head.tied,
         "scale_input": head.scale_input,
     }
-    return config, {PREFIX + name: each for name, each in head.own.items()}
+    return config, {PREFIX + name: parameter for name, parameter in head.own.items()}

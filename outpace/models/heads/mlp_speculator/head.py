@@ -1,5 +1,5 @@
-"""The MLP speculator (Wertheimer et al. 2024): a state that each drafted token updates, with weights of its
-own for every step.
+"""The MLP speculator (Wertheimer et al. 2024): a state that each drafted token updates, with separate weights
+for every step.
 
 Letters: M nodes of one depth, D hidden size of the target, I inner size, V vocabulary size.
 """
@@ -38,8 +38,8 @@ def normed(states: Tensor) -> Tensor:
 
 class MlpSpeculatorHead(PositionHead):
     """Step i reads the token at depth i: s = GELU(norm_i(proj_i(s) + w · emb_i(token))), logits = head_i(s).
-    At first s is the target's hidden state, and w is such that half of the square of the state's length still
-    comes from it after the last step."""
+    Initially s is the target's hidden state; w is chosen so that after the last step half of the squared norm
+    of s still comes from it."""
 
     method = "mlp-speculator"
 

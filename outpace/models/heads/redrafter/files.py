@@ -3,7 +3,7 @@
 Configuration: `model_type: recurrent_drafting_drafter`, `hidden_size`, `exit_dim`, `num_draft_layers`,
 `vocab_size`, `rnn: true`. Tensors: `rnn_w.weight`, `rnn_u.weight` and bias, `lm_head.{layer}.linear.weight`
 and bias, `lm_head.{layers}.weight`, and where `exit_dim` is not twice the hidden size, `input_proj.weight`
-and bias. With a reduced draft vocabulary, which that project does not have, also `token_map`.
+and bias. With a reduced draft vocabulary, an extension of ours, also `token_map`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[Po
     if not config.get("rnn", True):
         raise HeadFileError("the drafter sums embeddings (rnn false): give one with a recurrent network")
     check_sizes(target, int(config["hidden_size"]), int(config["vocab_size"]))
-    given = {_ours(name): each for name, each in tensors.items()}
+    given = {_ours(name): tensor for name, tensor in tensors.items()}
     draft_ids = taken_token_map(given, target, config, len(taken(given, "lm_head.weight")))
     head = ReDrafterHead(
         target,
@@ -58,15 +58,15 @@ def write(head: PositionHead, target: TargetWithLayers, name: str) -> tuple[Conf
         "num_draft_layers": head.num_layers,
         "rnn": True,
     }
-    tensors: Tensors = {_theirs(name, head.num_layers): each for name, each in head.own.items()}
+    tensors: Tensors = {_theirs(name, head.num_layers): parameter for name, parameter in head.own.items()}
     if head.draft_ids is not None:
         tensors[TOKEN_MAP] = head.draft_ids
     return config, tensors
 
 
 def _ours(name: str) -> str:
-    if found := BLOCK.fullmatch(name):
-        return f"blocks.layers.{found[1]}.{found[2]}"
+    if match := BLOCK.fullmatch(name):
+        return f"blocks.layers.{match[1]}.{match[2]}"
     return "lm_head.weight" if LM_HEAD.fullmatch(name) else name
 
 

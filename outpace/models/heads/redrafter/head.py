@@ -13,9 +13,9 @@ from outpace.models.heads.position_head import PositionHead, ResidualBlocks, ran
 
 
 class ReDrafterHead(PositionHead):
-    """s = SiLU(W e(token) + U s + b), beginning with zeros at the root; logits from the target's hidden state
-    and s side by side, by residual blocks and an LM head. A node's state is both; the hidden state is the
-    same in the whole draft."""
+    """s = SiLU(W e(token) + U s + b), with s = 0 before the root. Residual blocks and an LM head compute the
+    logits from the concatenation of the target's hidden state and s. This concatenation is the node's state;
+    the hidden state is the same in the whole draft."""
 
     method = "redrafter"
 

@@ -24,8 +24,8 @@ from outpace.training.predictor_methods import AcceptanceMethod
 
 class DraftDistributionLesson(AcceptanceLesson):
     """DISCO (Mamou et al. 2024): drafts of full length are verified one after the other along the target's
-    text, and whether each token was accepted is predicted from the distribution that it was drawn from and
-    its position. Tokens after a rejected one are not drafted: the next draft begins there."""
+    text; the acceptance of each draft token is predicted from the distribution that it was drawn from and its
+    position in the draft. After a rejected token the next draft begins."""
 
     predictor: DraftDistributionPredictor
 
@@ -43,8 +43,10 @@ class DraftDistributionLesson(AcceptanceLesson):
         flips = torch.rand(len(verified.tokens), generator=noise).to(verified.acceptance)
         accepted = flips < verified.acceptance
         counts = self.columns(batch).sum(1).tolist()
-        places = [draft_positions(each.tolist(), self.settings.depth) for each in accepted.split(counts)]
-        positions = torch.tensor([place for each in places for place in each], dtype=torch.int64)
+        places = [
+            draft_positions(of_text.tolist(), self.settings.depth) for of_text in accepted.split(counts)
+        ]
+        positions = torch.tensor([place for of_text in places for place in of_text], dtype=torch.int64)
         positions = positions.to(accepted.device)
         drafted = positions > 0
         given = features(verified.logits[drafted], positions[drafted])
@@ -53,14 +55,14 @@ class DraftDistributionLesson(AcceptanceLesson):
 
 
 def draft_positions(accepted: Sequence[bool], depth: int) -> list[int]:
-    """For each token of a text its position, from 1, in the draft of `depth` tokens that it belongs to if its
-    draft token is accepted or not; 0 for the target's own token after a draft that was accepted whole. In the
-    place of a rejected token the target's own follows, so the next draft begins after it."""
+    """For each token of a text, given whether its draft token is accepted, its position, from 1, in a draft
+    of `depth` tokens; 0 for the bonus token after a fully accepted draft. The next draft begins after a bonus
+    token, or after the target's token in place of a rejected one."""
     positions, position = list[int](), 0
-    for each in accepted:
+    for is_accepted in accepted:
         position = 0 if position == depth else position + 1
         positions.append(position)
-        if position and not each:
+        if position and not is_accepted:
             position = 0
     return positions
 

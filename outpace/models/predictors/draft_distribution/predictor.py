@@ -1,5 +1,5 @@
 """DISCO's predictor (Mamou et al. 2024): whether a draft token is accepted, from the distribution that it is
-drawn from and its place in the draft.
+drawn from and its position in the draft.
 
 Letters: M tokens, K tokens of the draft model's vocabulary, F features.
 """
@@ -16,11 +16,11 @@ from outpace.core.contracts import Target
 from outpace.models.predictors.kinds import PredictorKind
 from outpace.models.predictors.predictor import AcceptancePredictor
 
-NUM_PROBS = 10  # most probable tokens whose probabilities are features
+NUM_PROBS = 10  # number of highest token probabilities that are features
 NUM_FEATURES = NUM_PROBS + 2
-POSITIONS = 20  # positions are divided by this many, the tokens of a long draft
-NUM_RANDOM = 256  # random distributions to which an untrained predictor is adapted
-MEAN, SPREAD = 1.0, 2.0  # of its predictions, in logits
+POSITIONS = 20  # positions are divided by this, the length of a long draft
+NUM_RANDOM = 256  # number of random distributions to which an untrained predictor is scaled
+MEAN, SPREAD = 1.0, 2.0  # mean and standard deviation of its predictions for these, in logits
 
 
 class DraftDistributionPredictor(AcceptancePredictor):
@@ -49,9 +49,9 @@ class DraftDistributionPredictor(AcceptancePredictor):
 
 
 def features(logits: Tensor, positions: Tensor) -> Tensor:  # (M, K), (M,) -> (M, F)
-    """The probabilities of the most probable tokens in decreasing order, with zeros where the vocabulary has
-    fewer; the entropy in nats; the position in the draft. Of the draft model's distribution before sampling
-    parameters, while training and while decoding, so that they mean the same in requests of all kinds."""
+    """The highest token probabilities in decreasing order, padded with zeros for small vocabularies; the
+    entropy in nats; the position in the draft. The distribution is the draft model's before sampling
+    parameters, in training and in decoding, so that features do not depend on a request's parameters."""
     probs = logits.float().softmax(-1)
     entropy = torch.special.entr(probs).sum(-1, keepdim=True)
     most = probs.topk(min(NUM_PROBS, probs.shape[-1]), -1).values
@@ -70,10 +70,10 @@ def untrained_draft_distribution_predictor(draft: Target, seed: int = 0) -> Draf
     with torch.no_grad():
         for parameter in predictor.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
-        found = predictor(given)
-        scale = SPREAD / found.std()
+        predicted = predictor(given)
+        scale = SPREAD / predicted.std()
         predictor.output.weight *= scale
-        predictor.output.bias.copy_((predictor.output.bias - found.mean()) * scale + MEAN)
+        predictor.output.bias.copy_((predictor.output.bias - predicted.mean()) * scale + MEAN)
     return predictor.eval()
 
 

@@ -1,9 +1,9 @@
 """How AdaEAGLE's predictor (Zhang et al. 2024) learns how many tokens of a head's draft will be accepted.
 
-From every position of the target's text the frozen head drafts its most probable tokens. As long as they are
-the text's, the head that reads the text reads its own draft, so all drafts are made in one run over the text.
+From every position of the target's text the frozen head drafts its most probable tokens. As long as these
+equal the text, a head that reads the text reads its own draft, so one run over the text makes all drafts.
 
-Letters: R texts, C columns (see training.lessons.lesson), M of them with a whole draft inside the text, D
+Letters: R texts, C columns (see training.lessons.lesson), M columns whose whole draft is inside the text, D
 hidden size.
 """
 
@@ -48,16 +48,16 @@ class DraftLengthLesson(Lesson):
         self.num_steps = predictor.depth
         self._frozen = (head, embed)  # not as modules: they are not trained
         self._shortfall_weight = settings.shortfall_weight
-        # text, with where its answer begins -> lengths at its columns; the head does not change
+        # text and where its answer begins -> accepted lengths at its columns; cached, as the head is frozen
         self._known: dict[tuple[int, ...], Tensor] = {}
 
     def columns(self, batch: Batch) -> Tensor:  # (R, C) bool
-        """Where a draft of full length has only tokens that the target generated: others, at the end of a
-        text, would look accepted for less than they are."""
+        """Columns after which the text has as many generated tokens as the longest draft: near the end of the
+        text, accepted lengths would be underestimated."""
         return following(batch.learns, 2) & following(batch.learns, 1 + self.num_steps)
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
-        """The mean distance of predicted and accepted lengths; where too few are predicted, weighted."""
+        """The mean distance of predicted and accepted lengths, weighted where too few are predicted."""
         distance = self.predicted(batch) - self.accepted(batch)
         weighted = torch.where(distance < 0, -self._shortfall_weight * distance, distance)
         return weighted.sum() / max(1, len(weighted))
@@ -91,16 +91,16 @@ class DraftLengthLesson(Lesson):
         weight = next(head.layers.parameters())
         taps = torch.cat([batch.hidden[layer] for layer in head.taps], -1)
         features = head.fuse(taps.to(weight.dtype))[:, :-1]
-        for each in unrolled(head, batch.tokens, features, columns, self.num_steps):
-            drafted = head.lm_head(head.norm(each.states)).argmax(-1)
-            agrees = agrees & (drafted == self.labels(batch, each.step))
+        for unrolled_step in unrolled(head, batch.tokens, features, columns, self.num_steps):
+            drafted = head.lm_head(head.norm(unrolled_step.states)).argmax(-1)
+            agrees = agrees & (drafted == self.labels(batch, unrolled_step.step))
             count += agrees
         return count
 
     @torch.no_grad()
     def evaluation(self, step: int, batches: Iterable[Batch]) -> LengthEvaluation:
-        found = [(self.predictor.lengths(*self._read(batch)), self.accepted(batch)) for batch in batches]
-        planned, longest = (torch.cat(each).float().cpu() for each in zip(*found, strict=True))
+        pairs = [(self.predictor.lengths(*self._read(batch)), self.accepted(batch)) for batch in batches]
+        planned, longest = (torch.cat(parts).float().cpu() for parts in zip(*pairs, strict=True))
         constants = torch.arange(self.num_steps + 1.0)[:, None]
         count = max(1, len(planned))
 
@@ -117,7 +117,7 @@ class DraftLengthLesson(Lesson):
         )
 
     def _read(self, batch: Batch) -> tuple[Tensor, Tensor]:  # (M, D), (M, D)
-        """What the predictor reads at each column: the last token before the draft's root."""
+        """The predictor's inputs at each column: of the last token before the draft's root."""
         with torch.no_grad():
             embedded = self._frozen[1](self.at_columns(batch.tokens, batch))
         return embedded, self.at_columns(batch.hidden[-1], batch)
@@ -149,7 +149,7 @@ class DraftLengthMethod(HeadPredictorMethod):
 
     def check_texts(self, examples: Sequence[Example], config: TrainConfig) -> None:
         depth = config.predictor.depth
-        if max(len(each.tokens) - each.first for each in examples) < depth:
+        if max(len(example.tokens) - example.first for example in examples) < depth:
             raise DataError(
                 f"no answer has the {depth} tokens of a longest draft: give more prompts, a larger "
                 "answers.max_tokens or a smaller predictor.depth"

@@ -18,9 +18,9 @@ from outpace.models.heads.position_head import ResidualBlocks
 from outpace.models.predictors.kinds import PredictorKind
 from outpace.models.predictors.predictor import Predictor, PredictorError
 
-DEPTH = 4  # of untrained predictors
-NUM_RANDOM = 256  # random positions to which they are adapted
-MEAN, SPREAD = 2.0, 1.5  # of their predictions there, in tokens
+DEPTH = 4  # longest draft of untrained predictors
+NUM_RANDOM = 256  # number of random inputs to which an untrained predictor is scaled
+MEAN, SPREAD = 2.0, 1.5  # mean and standard deviation of its predictions for these, in tokens
 
 
 class DraftLengthPredictor(Predictor):
@@ -83,10 +83,10 @@ def untrained_draft_length_predictor(target: TargetWithLayers, seed: int = 0) ->
         for parameter in predictor.parameters():
             drawn = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(drawn * parameter.shape[-1] ** -0.5)
-        found = predictor(target.embed(tokens.to(weight.device)).cpu(), hidden)
-        scale = SPREAD / found.std()
+        predicted = predictor(target.embed(tokens.to(weight.device)).cpu(), hidden)
+        scale = SPREAD / predicted.std()
         predictor.output.weight *= scale
-        predictor.output.bias.copy_((predictor.output.bias - found.mean()) * scale + MEAN)
+        predictor.output.bias.copy_((predictor.output.bias - predicted.mean()) * scale + MEAN)
     return predictor.eval()
 
 

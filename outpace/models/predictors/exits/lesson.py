@@ -1,5 +1,5 @@
-"""How SpecEE's predictor of early exits learns (Xu et al. 2025): after which layers the most probable token
-is already the last layer's.
+"""How SpecEE's predictor of early exits (Xu et al. 2025) learns after which layers the most probable token is
+already the last layer's.
 
 Letters: M columns (see training.lessons.lesson), L layers, C candidates, V vocabulary.
 """
@@ -30,13 +30,13 @@ from outpace.training.method import NOTHING, Beside
 from outpace.training.predictor_methods import HeadPredictorMethod, Judged, frozen_head_of
 from outpace.training.unrolled import unrolled
 
-THRESHOLD = 0.5  # of the evaluation
-OFTEN = 4  # one in so many layers is checked for every token: those where tokens leave most often
+THRESHOLD = 0.5  # of the predicted probability, in the evaluation
+OFTEN = 4  # one in OFTEN layers is checked for every token: those after which tokens exit most often
 
 
 @dataclass(frozen=True)
 class Exit:
-    """What is known after a layer at each column."""
+    """Features and labels after one layer, at each column."""
 
     layer: int  # counted from 1
     given: Tensor  # (M, 3 C) the predictor's features
@@ -55,18 +55,18 @@ class ExitLesson(Lesson):
         super().__init__(dict(predictor.named_parameters()), target_head)
         self.predictor = predictor
         self.layers = (*range(predictor.num_exits), -1)
-        # not as modules: they are not trained
+        # in tuples, so that they are no submodules: they are not trained
         self._head, self._exit_head = (head,), (ExitHead(model),)
         self._dtype = model.dtype
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
-        """Binary cross entropy, the mean over the layers."""
+        """Binary cross entropy, averaged over the layers."""
         losses = [
             binary_cross_entropy_with_logits(
-                self.predictor.log_odds(each.given, each.layer), each.is_final.to(self.predictor.inner)
+                self.predictor.log_odds(exit.given, exit.layer), exit.is_final.to(self.predictor.inner)
             )
-            for each in self._exits(batch)
-            if len(each.given)
+            for exit in self._exits(batch)
+            if len(exit.given)
         ]
         return torch.stack(losses).mean() if losses else self.predictor.inner.sum() * 0
 
@@ -97,7 +97,7 @@ class ExitLesson(Lesson):
         return ExitEvaluation(step, agreed / count, mean, num_layers)
 
     def finish(self, held_out: Iterable[Batch]) -> None:
-        """Choose the layers that the predictor has checked for every token, by held-out texts."""
+        """Choose the layers that are checked for every token, by held-out texts."""
         depths, _ = self._left(held_out)
         num_layers = self.predictor.num_exits + 1
         often = [layer for layer, num in depths.most_common() if num and layer < num_layers]
@@ -105,19 +105,19 @@ class ExitLesson(Lesson):
 
     @torch.no_grad()
     def _left(self, batches: Iterable[Batch]) -> tuple[Counter[int], int]:
-        """By layer the number of tokens that leave after it, and how many of all predict what the last layer
-        does."""
+        """Layer -> number of tokens that exit after it; and the number of all tokens whose prediction at
+        their exit is the last layer's."""
         depths, agreed = Counter[int](), 0
         for batch in batches:
             left: Tensor | None = None
-            for each in self._exits(batch):
+            for exit in self._exits(batch):
                 if left is None:
-                    left = torch.zeros_like(each.is_final)
-                sure = self.predictor.probability(each.given, each.layer) > THRESHOLD
-                leaves = sure & each.is_candidate & ~left
+                    left = torch.zeros_like(exit.is_final)
+                sure = self.predictor.probability(exit.given, exit.layer) > THRESHOLD
+                leaves = sure & exit.is_candidate & ~left
                 left |= leaves
-                depths[each.layer] += int(leaves.sum())
-                agreed += int((leaves & each.is_final).sum())
+                depths[exit.layer] += int(leaves.sum())
+                agreed += int((leaves & exit.is_final).sum())
             if left is not None:
                 stayed = int((~left).sum())
                 depths[self.predictor.num_exits + 1] += stayed
@@ -153,7 +153,7 @@ class ExitPredictorMethod(HeadPredictorMethod):
 
     def check_target(self, target: HFTarget) -> None:
         num_layers(target)  # refuses layers whose outputs cannot be read
-        PartialForward(target.forward, target.model)  # refuses models that no token can leave early
+        PartialForward(target.forward, target.model)  # refuses models without early exits
 
     def lesson(
         self, drafter: Judged, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING

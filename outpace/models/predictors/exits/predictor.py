@@ -1,5 +1,5 @@
-"""SpecEE's predictor (Xu et al. 2025): whether the prediction after a layer is already the last layer's, from
-the probabilities of a few candidate tokens.
+"""SpecEE's predictor (Xu et al. 2025): whether the most probable token after a layer is already the last
+layer's, from the probabilities of a few candidate tokens.
 
 Letters: M tokens, C candidates, H width.
 """
@@ -19,7 +19,7 @@ from outpace.models.predictors.kinds import PredictorKind
 from outpace.models.predictors.predictor import Predictor, PredictorError
 
 NUM_CANDIDATES = 4
-SPREAD = 2.0  # of untrained predictions, in logits
+SPREAD = 2.0  # standard deviation of untrained predictions, in logits
 
 
 class ExitPredictor(Predictor):
@@ -30,7 +30,7 @@ class ExitPredictor(Predictor):
     noun, drafter, option = "predictor of early exits", "head", "head"
 
     def __init__(self, num_exits: int, width: int = 512, layers: Sequence[int] = ()) -> None:
-        """`layers`: those after which tokens often leave, counted from 1."""
+        """`layers`: layers that are checked for every token, counted from 1."""
         super().__init__()
         self.layers = frozenset(layers)
         size = 3 * NUM_CANDIDATES
@@ -73,8 +73,8 @@ class ExitPredictor(Predictor):
 
 def features(logits: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
     """(M, C) logits of the candidates after a layer -> (M, 3 C) logits, probabilities among the candidates
-    and their change since the layer checked before; and these probabilities (M, C). `before`: those of that
-    layer; None: this is the first."""
+    and their change since the previously checked layer; and the probabilities (M, C). `before`: the
+    probabilities at that layer; None: no layer was checked."""
     logits = logits.to(torch.promote_types(torch.float32, logits.dtype))
     probs = logits.softmax(-1)
     given = torch.cat((logits, probs, probs if before is None else probs - before), -1)

@@ -21,8 +21,8 @@ LM_HEAD_INPUT = -1  # in OutputCapture
 
 
 class HiddenStateLesson(AcceptanceLesson):
-    """SpecDec++ (Huang et al. 2025): the draft model reads its own tokens, a share of them replaced by the
-    target's, and the acceptance of each of its own is predicted from the hidden state after it."""
+    """SpecDec++ (Huang et al. 2025): the draft model reads its own draft tokens, a share of them replaced by
+    the target's tokens; the acceptance of each draft token is predicted from the hidden state after it."""
 
     predictor: HiddenStatePredictor
 
@@ -49,9 +49,9 @@ class HiddenStateLesson(AcceptanceLesson):
     def _states(self, tokens: Tensor) -> Tensor:  # (R, T) -> (R, T, D)
         """The draft model's states at the input of its LM head, after each token."""
         draft = self._draft[0]
-        with OutputCapture(draft, 0).capture(frozenset([LM_HEAD_INPUT]), False) as found:
+        with OutputCapture(draft, 0).capture(frozenset([LM_HEAD_INPUT]), False) as captured:
             draft(input_ids=tokens, use_cache=False, return_dict=True)
-        return found[LM_HEAD_INPUT]
+        return captured[LM_HEAD_INPUT]
 
 
 def _new(draft: PreTrainedModel, config: TrainConfig) -> HiddenStatePredictor:

@@ -16,14 +16,13 @@ from outpace.models.heads.position_head import ResidualBlocks
 from outpace.models.predictors.kinds import PredictorKind
 from outpace.models.predictors.predictor import AcceptancePredictor, PredictorError
 
-SPREAD, LEANING = 3.0, 1.5  # of untrained predictions, in logits: standard deviation, about, and mean
+SPREAD, LEANING = 3.0, 1.5  # approximate standard deviation, and mean, of untrained predictions, in logits
 
 
 class HiddenStatePredictor(AcceptancePredictor):
     """Residual blocks x + SiLU(linear(x)) and a linear layer with two outputs, rejected and accepted.
 
-    Each block has weights of its own. The reference implementation applies one block as often as it has
-    layers.
+    Each block has its own weights; the reference implementation applies one block `num_layers` times.
     """
 
     method = "specdec-pp"
