@@ -97,9 +97,8 @@ def main(
     found = calibrated(model.target, texts, budget)
     savings = found.savings
     typer.echo(f"--drift {savings.drift:.3g} --entropy {savings.entropy:.3g} --fusion {savings.fusion:.3g}")
-    typer.echo(
-        f"perplexity {found.plain:.2f}, with them {found.perplexity:.2f}; {found.share:.1%} of the work"
-    )
+    typer.echo(f"perplexity {found.plain:.2f}, with these thresholds {found.perplexity:.2f}")
+    typer.echo(f"{found.share:.1%} of the multiplications, those of the entropies included")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ MODELS = (
 MODEL_LEVEL = {part: height for height, parts in enumerate(MODELS) for part in parts}
 # what `outpace train` does with a kind of head or predictor stands in the folder of that kind
 LESSON = re.compile(r"outpace\.models\.(heads|predictors)\.\w+\.lesson\b")
+NOT_INSTALLED = {"benchmarks", "zoo_training", "tests", "scripts"}
 OUTSIDE_OF_CORE = {"torch"}  # all that core may import besides the standard library and itself
 
 
@@ -79,6 +80,8 @@ def violations(source: str, module: str, is_package: bool = False) -> list[str]:
     for line, name in imported(source, module, is_package):
         top, *rest = name.split(".")
         if top != "outpace":
+            if top in NOT_INSTALLED:
+                wrong.append(f"{module}:{line} imports {name}, which is not in the installed package")
             if part == "core" and top not in sys.stdlib_module_names | OUTSIDE_OF_CORE:
                 wrong.append(f"{module}:{line} core imports {top}")
             continue
@@ -133,6 +136,7 @@ def test_the_checker_catches_what_it_is_for() -> None:
             "outpace.models.cuda_graphs.graph_replay",
         ): "openvino",
         ("from outpace.models.heads import kinds", "outpace.models.checkpoint"): "heads",
+        ("from benchmarks.peers.rows import peer_rows", "outpace.cli.commands.bench"): "not in the installed",
         ("from outpace.decode import Session", "outpace.core.contracts"): "decode",
         ("from outpace.training.losses import acceptance", "outpace.models.heads.medusa.kind"): "training",
         ("from outpace.models.heads.medusa.lesson import METHODS", "outpace.api.opener"): "lesson",

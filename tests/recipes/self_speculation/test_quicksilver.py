@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
 
 import outpace
 from benchmarks.quicksilver import calibrated, perplexity
+from benchmarks.quicksilver import main as calibrate
 from outpace.bench.measure.contender import MethodContender
 from outpace.core.contracts import Guarantee
 from outpace.core.sampling_params import SamplingParams
@@ -118,6 +121,18 @@ def test_thresholds_within_a_budget(models) -> None:
         perplexity(target, [[1]])
     with pytest.raises(ValueError, match="TableTarget cannot be calibrated"):
         calibrated(TableTarget(3), [[0, 1, 2]])
+
+
+def test_the_program_prints_thresholds_as_options(
+    tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("def push(self, item):\n    self.items.append(item)\n", encoding="utf-8")
+    calibrate([text], tiny.target, 0.5)
+    assert re.fullmatch(
+        r"--drift \S+ --entropy \S+ --fusion \S+\nperplexity .+\n\S+% of the mult.+\n",
+        capsys.readouterr().out,
+    )
 
 
 def test_results_say_that_the_text_is_not_the_target_s(zoo) -> None:
