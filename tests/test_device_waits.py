@@ -1,5 +1,6 @@
 """How often a step waits for an accelerator: each read of a number of one of its tensors waits until it has
-done all work launched before, and nothing is launched meanwhile.
+done all work launched before, and nothing is launched meanwhile. So does, by default, each copy of a tensor
+of the host to it.
 
 The accelerator is simulated. The allowed numbers are those of a step after the prompt was read.
 """
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from outpace.core.contracts import Step
-from outpace.core.on_host import on_host
+from outpace.core.device_copies import on_host
 from outpace.core.row_error import NotFinite
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
@@ -23,7 +24,7 @@ from outpace.proof.models import Models, transformers_models
 from outpace.proof.option_values import choices
 from outpace.recipes import find
 from outpace.sampling.target_probs import LazyTargetProbs
-from tests.other_device import AWAY, Away, Elsewhere, moved, moved_head, reads, simulated
+from tests.other_device import AWAY, Away, Elsewhere, moved, moved_head, reads, simulated, uploads
 
 PROMPT = torch.tensor([0, 1, 2, 0, 1, 2, 0])
 DEPTH, WIDTHS = 4, (2, 2)
@@ -55,6 +56,10 @@ CATCH_UP = 1
 CHAINS = 4
 
 
+# Copies to the accelerator that wait. In each forward the tokens, and with several rows the order of their
+# nodes, of inputs and of outputs; in a step also which entries of the KV cache are moved, the features of the
+# text, and which of the target's states a head reads
+COPIES, COPIES_OF_ROWS, OTHER_COPIES = 1, 3, 3
 # Verification by the target's own tokens: those after the roots, then on 2 and 4 levels
 MATCH = 3
 
@@ -168,7 +173,11 @@ def test_a_step_reads_no_more_than_it_must(case: Case, models: Models, elsewhere
             if step.ctx.unread is None and all(step.generated):
                 num_steps += 1
                 assert reads.total() <= case.most(step), f"it read {dict(reads)}"
+                copies = COPIES if len(case.sampling) == 1 else COPIES_OF_ROWS
+                most = copies * (step.draft.forwards + 1) + OTHER_COPIES
+                assert uploads.total() <= most, f"it copied {dict(uploads)}"
             reads.clear()
+            uploads.clear()
     assert num_steps > 3
 
 

@@ -21,7 +21,7 @@ from outpace.proof.models import Models, recurrent_models, tables, transformers_
 from outpace.proof.option_values import choices, plain
 from outpace.proof.sampling_cases import crossed
 from outpace.recipes import find
-from tests.other_device import AWAY, Elsewhere, moved, moved_head, simulated
+from tests.other_device import AWAY, Elsewhere, moved, moved_head, reads, simulated, uploads
 
 PROMPTS = ((0, 1, 2, 0, 1, 2, 0), (2,), (1, 1, 0, 1, 1), (0, 2, 2))
 MIXED = (
@@ -116,3 +116,34 @@ def test_tensors_on_two_devices_do_not_meet(elsewhere: Elsewhere) -> None:
         for meet in (torch.add, torch.equal, torch.maximum):
             with pytest.raises(AssertionError, match="two devices"):
                 meet(far, torch.arange(3))
+
+
+def test_what_waits_for_the_other_device_is_counted(elsewhere: Elsewhere) -> None:
+    with elsewhere:
+        far, mask = torch.arange(3, device=AWAY), torch.arange(3, device=AWAY) > 1
+        for read in (
+            lambda: far[0].item(),
+            lambda: far.tolist(),
+            lambda: far.cpu(),
+            lambda: bool(mask.any()),
+            lambda: mask.nonzero(),
+            lambda: far[mask],
+            lambda: torch.equal(far, far),
+            lambda: torch.zeros(3, dtype=torch.int64).copy_(far),
+        ):
+            reads.clear()
+            read()
+            assert reads.total() == 1
+        reads.clear()
+        for copied in (
+            lambda: torch.tensor([1], device=AWAY),
+            lambda: torch.arange(3).to(AWAY),
+            lambda: far[[2, 1]],
+            lambda: far.clone().copy_(torch.arange(3)),
+        ):
+            uploads.clear()
+            copied()
+            assert uploads.total() == 1
+        uploads.clear()
+        assert (far + 1)[far].device == torch.arange(3).to(AWAY, non_blocking=True).device == AWAY
+        assert not reads and not uploads

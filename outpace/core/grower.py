@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Drawn
+from outpace.core.device_copies import indices
 from outpace.core.noise import Key, Noise
 from outpace.core.tree import Forest, TokenTree
 
@@ -117,7 +118,7 @@ class Grower:
         first_draw = {(m, drawn[m][j]): (m, j) for m, j in reversed(pairs)} if merge else {}
         kept = list(dict.fromkeys(first_draw[m, drawn[m][j]] for m, j in pairs)) if merge else pairs
         if len(kept) < len(tokens):
-            picked = torch.tensor([m * max_draws + j for m, j in kept], dtype=torch.int64, device=q.device)
+            picked = indices([m * max_draws + j for m, j in kept], q.device)
             tokens, draft_probs = tokens[picked], None if draft_probs is None else draft_probs[picked]
         nodes = self._append([at[m] for m, _ in kept], tokens, [first + m for m, _ in kept], draft_probs)
         if merge:
@@ -164,7 +165,7 @@ class Grower:
         first = len(self.parents)
         # roots are on the host, drawn tokens on the draft model's device
         if tokens.device != self._tokens[0].device:
-            self._tokens = [level.to(tokens.device) for level in self._tokens]
+            self._tokens = [level.to(tokens.device, non_blocking=True) for level in self._tokens]
         self._tokens.append(tokens)
         for node, claim_row in zip(at, rows, strict=True):
             row = self.rows[node]

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from outpace.core.device_copies import on_device
+
 TARGET = "target"
 
 
@@ -138,7 +140,7 @@ class KeyedNoise(Chooser):
             if row.device.type == "cpu":  # a Python number is faster, but would synchronise a GPU
                 return torch.searchsorted(row, row[-1].item() * uniform[0], right=True)[None]
             return torch.searchsorted(row, row[-1:] * uniform[0], right=True)
-        at = torch.tensor(uniform, dtype=torch.float64, device=probs.device)[:, None]
+        at = on_device(uniform, torch.float64, probs.device)[:, None]
         return torch.searchsorted(cumulative, cumulative[:, -1:] * at, right=True)[:, 0]
 
     def draw(self, probs: Tensor, k: int, key: Key, *, replace: bool) -> Tensor:
@@ -151,7 +153,7 @@ class KeyedNoise(Chooser):
             return _draw_wide(probs, uniform, replace=replace)
         cumulative = probs.cumsum(-1, dtype=torch.float64)
         if replace:
-            at = torch.tensor(uniform, dtype=torch.float64, device=probs.device).mT.contiguous()
+            at = on_device(uniform, torch.float64, probs.device).mT.contiguous()
             return torch.searchsorted(cumulative, cumulative[:, -1:] * at, right=True)
         columns = [
             _without_replacement(sums, numbers)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.context import Context
+from outpace.core.device_copies import indices, on_device
 from outpace.core.grower import Grower
 from outpace.core.sampling_params import SamplingParams
 
@@ -50,9 +51,10 @@ class Adjuster:
             if len(at) == len(rows):
                 self._row(logits, row, paths)
             else:
-                part = logits[at]
+                own = indices(at, logits.device)
+                part = logits[own]
                 self._row(part, row, [paths[node] for node in at])
-                logits[at] = part
+                logits[own] = part
         return logits
 
     def _row(self, logits: Tensor, row: int, paths: Sequence[Sequence[int]]) -> None:
@@ -61,13 +63,11 @@ class Adjuster:
         tokens = ctx.tokens[row]
         if params.logit_bias:
             ids, values = zip(*params.logit_bias, strict=True)
-            logits[:, list(ids)] += torch.tensor(values, dtype=logits.dtype, device=device)
-        at = (
-            [node for node, path in enumerate(paths) for _ in path],
-            [token for path in paths for token in path],
-        )
+            logits[:, indices(ids, device)] += on_device(values, logits.dtype, device)
+        at = _path_tokens(paths, device)
         if params.repetition_penalty != 1:
-            _repetition(logits, self._occurring(row, logits).to(device), at, params.repetition_penalty)
+            occurring = self._occurring(row, logits).to(device, non_blocking=True)
+            _repetition(logits, occurring, at, params.repetition_penalty)
         if params.presence_penalty or params.frequency_penalty:
             again = [path.count(token) for path in paths for token in path]
             new, counts = self._count(row, logits)
@@ -77,7 +77,8 @@ class Adjuster:
         if params.bad_words:
             _forbid_words(logits, tokens, paths, params)
         if params.grammar is not None:
-            logits.masked_fill_(~params.grammar.allowed(self._new(row), paths).to(device), NEVER)
+            allowed = params.grammar.allowed(self._new(row), paths)
+            logits.masked_fill_(~allowed.to(device, non_blocking=True), NEVER)
         if params.min_tokens and params.stop:
             new = len(self._new(row))
             if early := [node for node, path in enumerate(paths) if new + len(path) < params.min_tokens]:
@@ -101,9 +102,10 @@ class Adjuster:
         new = self._new(row)
         if row not in self._counts:
             counts = new.bincount(minlength=logits.shape[1])
-            self._counts[row] = counts, counts.to(logits.device, logits.dtype)
+            self._counts[row] = counts, counts.to(logits.device, logits.dtype, non_blocking=True)
         on_host, counts = self._counts[row]
-        return (on_host.nonzero()[:, 0] if _is_long(new, logits) else new).to(logits.device), counts
+        distinct = on_host.nonzero()[:, 0] if _is_long(new, logits) else new
+        return distinct.to(logits.device, non_blocking=True), counts
 
 
 def adjust(logits: Tensor, ctx: Context, grower: Grower, at: Sequence[int]) -> Tensor:  # (M, V)
@@ -128,7 +130,12 @@ def _is_long(tokens: Tensor, logits: Tensor) -> bool:  # (T,), (M, V)
 
 
 # index into (M, V) logits: node, and token, of each of P path tokens
-PathTokens = tuple[list[int], list[int]]
+PathTokens = tuple[Tensor, Tensor]
+
+
+def _path_tokens(paths: Sequence[Sequence[int]], device: torch.device) -> PathTokens:
+    nodes = [node for node, path in enumerate(paths) for _ in path]
+    return indices(nodes, device), indices([token for path in paths for token in path], device)
 
 
 def _repetition(logits: Tensor, tokens: Tensor, at: PathTokens, penalty: float) -> None:
@@ -156,7 +163,7 @@ def _count_penalties(
     generated text and on the node's path; in place."""
     frequency, presence = params.frequency_penalty, params.presence_penalty
     before = logits[:, new] - frequency * counts[new] - presence
-    times = counts[at[1]] + torch.tensor(again, dtype=logits.dtype, device=logits.device)
+    times = counts[at[1]] + on_device(again, logits.dtype, logits.device)
     along = logits[at] - frequency * times - presence
     logits.scatter_(1, new.expand(len(logits), -1), before)
     logits[at] = along
@@ -169,7 +176,12 @@ def _forbid_repeated(logits: Tensor, tokens: Iterable[Sequence[int]]) -> None:
     for node, found in enumerate(tokens):
         nodes += [node] * len(found)
         ends += found
-    logits[nodes, ends] = NEVER
+    _forbid(logits, nodes, ends)
+
+
+def _forbid(logits: Tensor, nodes: Sequence[int], tokens: Sequence[int]) -> None:
+    """Set to -inf the logit of each of these tokens at the node beside it; in place."""
+    logits[indices(nodes, logits.device), indices(tokens, logits.device)] = NEVER
 
 
 def _forbid_words(
@@ -179,7 +191,7 @@ def _forbid_words(
     place."""
     alone, longer = _words(params.bad_words, params.stop)
     if alone:
-        logits[:, list(alone)] = NEVER
+        logits[:, indices(alone, logits.device)] = NEVER
     if not longer:
         return
     tail = tokens[-max(map(len, longer)) :].tolist()
@@ -191,17 +203,18 @@ def _forbid_words(
         found = [end for length in lengths for end in longer.get(tuple(history[-length:]), ())]
         nodes += [node] * len(found)
         ends += found
-    logits[nodes, ends] = NEVER
+    _forbid(logits, nodes, ends)
 
 
 def _go_on(logits: Tensor, early: Sequence[int], params: SamplingParams) -> None:
     """Set the logits of stop tokens to -inf at the nodes `early`, which are before min_tokens; in place.
     Nodes at which a grammar allows only stop tokens are not changed, as the text is complete there."""
-    kept = logits[early]
-    kept[:, list(params.stop)] = NEVER
+    at = indices(early, logits.device)
+    kept = logits[at]
+    kept[:, indices(params.stop, logits.device)] = NEVER
     if params.grammar is not None:
-        kept = torch.where(kept.amax(-1, keepdim=True) == NEVER, logits[early], kept)
-    logits[early] = kept
+        kept = torch.where(kept.amax(-1, keepdim=True) == NEVER, logits[at], kept)
+    logits[at] = kept
 
 
 @lru_cache(maxsize=256)

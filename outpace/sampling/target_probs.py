@@ -13,8 +13,8 @@ from torch import Tensor
 from outpace.core.clock import Seconds, clock_of
 from outpace.core.context import Context
 from outpace.core.contracts import Scores
+from outpace.core.device_copies import indices, on_host
 from outpace.core.noise import TARGET, Key, Noise
-from outpace.core.on_host import on_host
 from outpace.core.row_error import NotFinite, NoTokenLeft
 from outpace.core.tree import TokenTree
 from outpace.sampling.adjust import Adjuster
@@ -72,7 +72,7 @@ class LazyTargetProbs:
         if self._all is None and (nodes is None or len(nodes) == len(self._tree)):
             self._all = self._warp(None, range(len(self._tree)))
         if self._all is not None:
-            probs = self._all if nodes is None else self._all[list(nodes)]
+            probs = self._all if nodes is None else self._all[indices(nodes, self._all.device)]
         else:
             selected = [node for node in nodes or () if node not in self._probs]
             if selected:
@@ -140,7 +140,7 @@ class LazyTargetProbs:
         elif len(nodes) == 1:  # a view instead of a copy
             logits = self._logits[nodes[0]][None]
         else:
-            logits = self._logits.index_select(0, torch.tensor(nodes, device=self._logits.device))
+            logits = self._logits.index_select(0, indices(nodes, self._logits.device))
         logits = at_least_float32(logits)
         if self._processor is not None:
             rows = [

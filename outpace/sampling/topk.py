@@ -13,7 +13,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from outpace.core.on_host import on_host
+from outpace.core.device_copies import on_host
 
 WIDE = 2500  # M * K / count from which repeated numpy argmax is faster than torch's topk
 WIDE_ROW = 1 << 14  # values of a row from which blocks are faster than both

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.contracts import Guarantee, Scores, TargetProbs, Verdict, Want
+from outpace.core.device_copies import indices
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import Match
@@ -185,7 +186,8 @@ def _at(
     first, last = rows[0], rows[-1]
     if tuple(rows) == tuple(range(first, last + 1)):
         return distributions[first : last + 1].gather(1, tokens[:, None])[:, 0]
-    return distributions[list(rows), tokens]  # selecting the rows first would copy M * V numbers
+    # selecting the rows first would copy M * V numbers
+    return distributions[indices(rows, distributions.device), tokens]
 
 
 def _rows(distributions: Tensor, rows: Sequence[int]) -> Tensor:  # (N, V), M of them -> (M, V)
@@ -193,4 +195,4 @@ def _rows(distributions: Tensor, rows: Sequence[int]) -> Tensor:  # (N, V), M of
     first, count = rows[0], len(rows)
     if rows[-1] - first == count - 1 and (count < 3 or tuple(rows) == tuple(range(first, first + count))):
         return distributions[first : first + count]
-    return distributions[list(rows)]
+    return distributions[indices(rows, distributions.device)]

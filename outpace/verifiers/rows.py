@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outpace.core.claim import Claim, Drawn
 from outpace.core.contracts import TargetProbs, Verdict
+from outpace.core.device_copies import indices
 from outpace.core.noise import Key, Noise
 from outpace.core.tree import Forest, TokenTree
 from outpace.verifiers.match import follow
@@ -85,8 +86,8 @@ class Drafted:
     def read_draft_probs(self) -> None:
         """Read the draft probabilities of all draws in one tensor operation."""
         draws, q, ids = self.claim.all_draws(), self.claim.q, self.claim.ids
-        rows = [row for _, row in draws]
-        tokens = torch.tensor([self.tokens[node] for node, _ in draws], device=q.device)
+        rows = indices([row for _, row in draws], q.device)
+        tokens = indices([self.tokens[node] for node, _ in draws], q.device)
         probs = q[rows, tokens] if ids is None else (q[rows] * (ids[rows] == tokens[:, None])).sum(-1)
         self.draft_probs.update(zip(draws, probs.tolist(), strict=True))
         for draw in draws:

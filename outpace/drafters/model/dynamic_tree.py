@@ -18,8 +18,8 @@ from torch import Tensor
 
 from outpace.core.context import Context
 from outpace.core.contracts import PathScores, Plan
+from outpace.core.device_copies import on_host
 from outpace.core.grower import Grower
-from outpace.core.on_host import on_host
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.model.grow import Read, ReadDraftVocabulary
 from outpace.sampling.adjust import adjust

@@ -16,6 +16,7 @@ from torch import Tensor
 from outpace.core.claim import Claim, Drawn
 from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import NOTHING, Cache, Choose, Draft, Ends, Plan, Step, Want
+from outpace.core.device_copies import indices
 from outpace.core.tree import TokenTree
 from outpace.drafters.compose.rows import draft_within
 from outpace.drafters.model.draft_reader import MOST_UNREAD, DraftReader
@@ -192,7 +193,7 @@ class _Reader(DraftReader):
         self._states = [states]
         forest, first = tree.forest, len(states)
         parents = [[forest.parents[node] for node in nodes if node >= first] for nodes in forest.nodes]
-        return None, [states[each] for each in parents]
+        return None, [states[indices(each, states.device)] for each in parents]
 
     def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:
         """Implementation of drafters.model.grow.ReadChain."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Choose, Ends, Frontier, Plan, Stop
+from outpace.core.device_copies import indices
 from outpace.core.grower import DRAFT, Grower
 from outpace.core.noise import Key, Noise
 from outpace.core.tree import Forest, TokenTree
@@ -142,7 +143,7 @@ def grow(
             if not frontier:
                 break
         if len(frontier) != len(logits):
-            logits = logits[[node - first for node in frontier]]
+            logits = logits[indices([node - first for node in frontier], logits.device)]
         stops.record(frontier, logits)
         logits = adjust(logits, ctx, grower, frontier)
         widths = [1] * len(frontier)
@@ -226,7 +227,7 @@ def _chains(ctx: Context, plan: Plan, read: Read, children: AddChildren | None) 
     for level in range(depth):
         first, logits = read(grower.structure() if level else TokenTree.roots(ctx.roots))
         if len(frontier) < len(logits):
-            logits = logits[[node - first for node in frontier]]
+            logits = logits[indices([node - first for node in frontier], logits.device)]
             sampling = tuple([ctx.sampling[grower.rows[node]] for node in frontier])
         if changes_logits:
             logits = adjust(logits, ctx, grower, frontier)
@@ -305,7 +306,8 @@ def add_children(
     else:
         for kind in (True, False):
             picked = [index for index, each in enumerate(drawn) if each is kind]
-            part = [at[index] for index in picked], [widths[index] for index in picked], logits[picked]
+            rows = logits[indices(picked, logits.device)]
+            part = [at[index] for index in picked], [widths[index] for index in picked], rows
             added += add_children(grower, *part, ctx, kind, children)
     return added
 
@@ -320,7 +322,7 @@ def _choose(grower: Grower, at: Sequence[int], widths: Sequence[int], logits: Te
     draft_probs = logits.softmax(-1).gather(1, ids).flatten() if grower.keeps_confidence else None
     if min(widths) < max_width:
         pairs = [(m, j) for m, width in enumerate(widths) for j in range(min(width, max_width))]
-        picked = torch.tensor([m * max_width + j for m, j in pairs], device=tokens.device)
+        picked = indices([m * max_width + j for m, j in pairs], tokens.device)
         nodes, tokens = [at[m] for m, _ in pairs], tokens[picked]
         draft_probs = None if draft_probs is None else draft_probs[picked]
     return grower.add_chosen(nodes, tokens, draft_probs)

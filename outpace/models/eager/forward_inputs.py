@@ -205,18 +205,19 @@ class ForwardInputs(OwnInputs):
         if row.depths is None:
             return count[row.start : row.end]
         if row.start >= row.base:
-            return row.depths[row.start - row.base :].to(count.device) + row.base
-        return torch.cat((count[row.start : row.base], row.depths.to(count.device) + row.base))
+            return row.depths[row.start - row.base :].to(count.device, non_blocking=True) + row.base
+        depths = row.depths.to(count.device, non_blocking=True)
+        return torch.cat((count[row.start : row.base], depths + row.base))
 
     def _key_positions(self, row: RowInputs) -> Tensor:  # (end,)
         count = self.cache.count
         if row.depths is None:
             return count[: row.end]
-        return torch.cat((count[: row.base], row.depths.to(count.device) + row.base))
+        return torch.cat((count[: row.base], row.depths.to(count.device, non_blocking=True) + row.base))
 
     def _sees(self, row: RowInputs, visible: Tensor) -> Tensor:  # (n, end)
         unread = visible[max(0, row.start - row.base) :]
-        mask = pad(unread.to(self.cache.count.device), (row.base, 0), value=True)
+        mask = pad(unread.to(self.cache.count.device, non_blocking=True), (row.base, 0), value=True)
         if row.start >= row.base:
             return mask
         count = self.cache.count
