@@ -40,9 +40,9 @@ class Batch:
         last token is always read, as the output at it is needed."""
         if self.prefix_cache is not None:
             self._name(self.rows)
-            num_restored = self.prefix_cache.restore(slot, request.text(request.length - 1))
+            num_cached = self.prefix_cache.restore(slot, request.text(request.length - 1))
             if request.num_cached is None:
-                request.num_cached = num_restored
+                request.num_cached = num_cached
         self.requests[slot : slot + 1] = [request]
         self.rows.append(slot)
 
@@ -104,18 +104,14 @@ class Batch:
     def _context(self, rows: Sequence[int], lengths: Sequence[int]) -> Context:
         requests = [self.requests[slot] for slot in rows]
         pairs = list(zip(requests, lengths, strict=True))
-        sampling = [request.sampling if request.length == end else READING for request, end in pairs]
+        sampling = [r.sampling if r.length == end else READING for r, end in pairs]
         return Context(
-            tokens=tuple([request.text(length) for request, length in pairs]),
+            tokens=tuple([r.text(length) for r, length in pairs]),
             committed=tuple(lengths),
-            max_draft_depth=tuple(
-                [request.max_draft_depth if request.length == end else 0 for request, end in pairs]
-            ),
+            max_draft_depth=tuple([r.max_draft_depth if r.length == end else 0 for r, end in pairs]),
             slots=tuple(rows),
             cache=self.cache,
             sampling=tuple(sampling),
-            noise=self._noise(
-                [s.seed for s in sampling], [request.num_steps for request in requests], lengths
-            ),
-            prompt_lengths=tuple([request.prompt_length for request in requests]),
+            noise=self._noise([s.seed for s in sampling], [r.num_steps for r in requests], lengths),
+            prompt_lengths=tuple([r.prompt_length for r in requests]),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class RowError(Exception):
-    """Base class; `slot` is that of the row's request."""
+    """Base class; `slot`: the slot of the row's request."""
 
     def __init__(self, slot: int, message: str) -> None:
         super().__init__(message)

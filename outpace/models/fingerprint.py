@@ -47,10 +47,7 @@ def fingerprint_of(parameters: Iterable[Tensor], sizes_of: Any) -> str:
     """SHA-256 of the sizes in a configuration and of a few weights of each parameter."""
     parameters = [parameter for parameter in parameters if parameter.is_floating_point()]
     sample = torch.cat(
-        [
-            parameter.detach().flatten()[:: max(1, parameter.numel() // SAMPLE)][:SAMPLE].cpu()
-            for parameter in parameters
-        ]
+        [part.detach().flatten()[:: max(1, part.numel() // SAMPLE)][:SAMPLE].cpu() for part in parameters]
     )
     layer = last_layer(sizes_of)
     sizes = {name: getattr(layer, name, None) for name in CONFIG}

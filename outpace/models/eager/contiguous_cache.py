@@ -96,8 +96,7 @@ class ContiguousCache(EagerCache):
                 storages.append(made)
 
     def _adopt(self, text: RetainedText, slot: int, length: int) -> None:
-        """Give an empty slot the memory of a text that was removed from the retained ones; its first `length`
-        entries are used."""
+        """Give an empty slot the memory of a text that is no longer retained, to use `length` entries of."""
         self._storages[slot] = text.storages
         self.reserve(slot, max(length, self.capacity))
 
@@ -156,8 +155,7 @@ class ContiguousCache(EagerCache):
                 self._retain(tokens, storages)
 
     def _retain(self, tokens: Tensor, storages: list[Tensor]) -> None:
-        """Retain the entries of a text, in place of retained texts that are its prefixes. Empties
-        `storages`."""
+        """Retain the entries of a text, in place of those of its prefixes. Empties `storages`."""
         length = len(tokens)
         entries = list[Tensor]()
         while storages:  # copied without unused positions of the slot, one storage at a time

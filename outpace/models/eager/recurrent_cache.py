@@ -23,8 +23,7 @@ class RecurrentCache(ContiguousCache):
     first token (`states_before`).
 
     Of a text that has ended, the states at one position are kept, at its end or a few tokens before. A
-    request can use them only if it begins with all tokens up to that position, as the next turn of a chat
-    does."""
+    request can use them only if it begins with all tokens before it, as the next turn of a chat does."""
 
     def __init__(
         self, planes: Planes, slots: int, capacity: int, device: torch.device, *, in_8_bits: bool = False
@@ -72,9 +71,7 @@ class RecurrentCache(ContiguousCache):
 
     def restore(self, slot: int, tokens: Tensor) -> int:  # (T,)
         """Only a retained text that `tokens` begin with as a whole is used; the slot takes its memory."""
-        texts = [
-            known for known in self._retained if common_length(known.tokens, tokens) == len(known.tokens)
-        ]
+        texts = [old for old in self._retained if common_length(old.tokens, tokens) == len(old.tokens)]
         if not texts:
             return 0
         text = max(texts, key=lambda candidate: len(candidate.tokens))

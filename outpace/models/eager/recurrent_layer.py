@@ -58,9 +58,8 @@ class LayerCall:
     def run(self, layer: Callable[..., Any], cache: Cache) -> Any:
         """Call the layer, with this cache."""
         args = [cache if value is CACHE else value for value in self.args]
-        return layer(
-            *args, **{name: cache if value is CACHE else value for name, value in self.kwargs.items()}
-        )
+        kwargs = {name: cache if value is CACHE else value for name, value in self.kwargs.items()}
+        return layer(*args, **kwargs)
 
 
 CACHE = object()
@@ -94,8 +93,7 @@ class RecurrentLayer:
 
     def __init__(self, index: int, layer: nn.Module) -> None:
         self._index, self._layer = index, layer
-        # rows of the forward in progress; (): the layer is run outside of one, and nothing is recorded
-        self.rows: Sequence[RowReading] = ()
+        self.rows: Sequence[RowReading] = ()  # of the forward in progress; (): one row, not recorded
         self._repeated: Iterator[Tensor | None] | None = None  # linear outputs of the call that is repeated
         # in a forward: the call for all rows, the linear outputs of its input, and the row in progress
         self._whole: LayerCall | None = None

@@ -65,8 +65,6 @@ def _copied(layer: LinearAttentionLayer) -> LinearAttentionLayer:
     made = copy.copy(layer)
     for name, value in vars(layer).items():
         if isinstance(value, dict):  # with an entry for each state of the layer
-            cloned = {
-                key: state.clone() if isinstance(state, Tensor) else state for key, state in value.items()
-            }
+            cloned = {key: old.clone() if isinstance(old, Tensor) else old for key, old in value.items()}
             setattr(made, name, cloned)
     return made

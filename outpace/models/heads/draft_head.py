@@ -76,8 +76,7 @@ class DraftHead(PreTrainedModel):
         return self.lm_head
 
     def fuse(self, hidden: Tensor) -> Tensor:  # (N, taps × D) -> (N, F)
-        """The features of tokens from their hidden states in the target, concatenated in the order of
-        `taps`."""
+        """The features of tokens from their concatenated hidden states in the target's layers `taps`."""
         return hidden
 
     def combined(self, embedded: Tensor, features: Tensor) -> dict[str, Tensor]:  # (R, N, D), (R, N, F)
@@ -193,10 +192,7 @@ def random_weights(seed: int, modules: Iterable[nn.Module]) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for linear in (
-            submodule
-            for module in modules
-            for submodule in module.modules()
-            if isinstance(submodule, nn.Linear)
+            part for module in modules for part in module.modules() if isinstance(part, nn.Linear)
         ):
             linear.weight.copy_(
                 torch.randn(linear.weight.shape, generator=generator) * linear.in_features**-0.5

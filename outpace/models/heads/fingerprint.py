@@ -7,6 +7,6 @@ from outpace.models.heads.draft_head import DraftHead
 
 
 def head_fingerprint(head: DraftHead) -> str:
-    """SHA-256 of a head's sizes and of a few of its own weights, with the properties of the target's. Of a
-    head from a folder, it is that of the weights as they were read."""
+    """SHA-256 of a head's sizes and of a few of its own weights, as for targets; for a head from a folder, of
+    the weights in the file."""
     return head.fingerprint or fingerprint_of(head.own.values(), head.config)

@@ -26,11 +26,7 @@ def reshaped(config: Any, *, num_layers: int, width: int, num_heads: int, inner_
         )
     made = copy.deepcopy(config)
     given = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    groups = max(
-        divisor
-        for divisor in range(1, num_heads + 1)
-        if num_heads % divisor == 0 and divisor <= max(1, given)
-    )
+    groups = max(num for num in range(1, num_heads + 1) if num_heads % num == 0 and num <= max(1, given))
     made.num_hidden_layers, made.hidden_size, made.intermediate_size = num_layers, width, inner_size
     if getattr(made, "n_inner", None):
         made.n_inner = inner_size

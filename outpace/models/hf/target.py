@@ -148,7 +148,7 @@ class HFTarget:
         self._logits_head: nn.Module | None = None
         self._allocates_ahead = True
         self._lock = Lock()  # one forward at a time: sessions of several threads may share the target
-        self._caches: list[ref[SlotCache]] = []  # also those of `on_demand`
+        self._caches: list[ref[SlotCache]] = []  # shared with the models that `on_demand` returns
 
     @property
     def device(self) -> torch.device:
@@ -311,14 +311,10 @@ class HFTarget:
                     "committed tokens cannot follow draft nodes: commit the tree scored before first"
                 )
             if sum(gaps) > CHUNK:
-                of_gaps = (
-                    [row_states[:num] for row_states, num in zip(features, gaps, strict=True)]
-                    if features
-                    else None
-                )
+                of_gaps = [part[:num] for part, num in zip(features, gaps, strict=True)] if features else None
                 self.keep(gap, slots, cache, NOTHING, of_gaps)
                 if features:
-                    features = [row_states[num:] for row_states, num in zip(features, gaps, strict=True)]
+                    features = [part[num:] for part, num in zip(features, gaps, strict=True)]
                 gap, gaps = None, [0] * len(slots)
         else:
             gap = None

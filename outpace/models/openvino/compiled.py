@@ -97,9 +97,7 @@ class CompiledForward:
         # kept for graphs that are compiled later: a session sets torch to a single thread
         self.num_threads = num_threads or torch.get_num_threads()
         refuse_untraceable(forward.model, forward.parameters, dense=forward.dense)
-        self._num_weights = sum(
-            parameter.numel() for parameter in forward.model.parameters() if parameter.dim() > 1
-        )
+        self._num_weights = sum(p.numel() for p in forward.model.parameters() if p.dim() > 1)
         bits = {None: 8 * forward.model.dtype.itemsize, "int8": 8, "int4": 4}
         self._weight_bytes = 1 + self._num_weights * bits[weights.format if weights else None] // 8
         self.policy = policy_by_weights(self._num_weights)  # until sizes have been timed

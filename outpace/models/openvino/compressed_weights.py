@@ -89,9 +89,7 @@ def compress(
     if model.device.type != "cpu":
         raise ValueError(f"weights in {format} are for CPUs: use device cpu, or leave out weights")
     ov, matrices = openvino(), dict(_matrices(model, besides))
-    whole = sum(
-        parameter.numel() for name, parameter in model.named_parameters() if not name.startswith(besides)
-    )
+    whole = sum(weight.numel() for name, weight in model.named_parameters() if not name.startswith(besides))
     own = sum(matrix.weight.numel() for matrix in matrices.values())
     if own < LEAST_SHARE * whole:
         raise ValueError(
@@ -114,15 +112,11 @@ def compress(
     values = folder / VALUES
     if not values.is_file():
         advance(f"writing the values of {format}")
-        _write(
-            {name: _value(nodes[name]).to(matrix.weight.dtype) for name, matrix in matrices.items()}, values
-        )
+        _write({name: _value(nodes[name]).to(m.weight.dtype) for name, m in matrices.items()}, values)
     map_values(model, values)
     for name, parameter in model.named_parameters():
         if name not in matrices and not name.startswith(besides):
-            parameter.data = (
-                parameter.data.clone()
-            )  # else it keeps the whole file of the checkpoint in memory
+            parameter.data = parameter.data.clone()  # else it keeps the whole checkpoint file in memory
     size = sum(matrix.weight.numel() * matrix.weight.element_size() for matrix in matrices.values())
     num_bytes = (folder / FILE).with_suffix(".bin").stat().st_size
     return CompressedWeights(format, fingerprint, nodes, num_bytes, size, values)

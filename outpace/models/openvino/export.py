@@ -48,7 +48,7 @@ class TracedModel:
 
     @property
     def num_inputs(self) -> int:
-        """Number of inputs before those of paged attention."""
+        """Number of inputs before the inputs of paged attention."""
         return 2 + self.selects + (self.features > 0)
 
 
@@ -143,7 +143,7 @@ def graph_attention(
     if softcap is not None:
         raise ValueError("its attention caps its scores")
     heads, groups, size, value_size = (  # sizes are tensors while tracing
-        int(number) for number in (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
+        int(size) for size in (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
     )
     flat = [
         states.transpose(1, 2).reshape(-1, states.shape[1] * states.shape[3])
@@ -254,16 +254,16 @@ def widened(model: PreTrainedModel, replaced: Container[str] = ()) -> PreTrained
     """A copy of the model in float32 with `graph_attention` as its attention; float32 weights are shared, and
     the `replaced` parameters are zeros."""
     shared = {
-        id(tensor): tensor
-        for tensor in (*model.parameters(), *model.buffers())
-        if tensor.dtype == torch.float32
+        id(weight): weight
+        for weight in (*model.parameters(), *model.buffers())
+        if weight.dtype == torch.float32
     }
     shared |= {
         # Memory that is never written: the system maps all of it to one page. torch.zeros would write it.
-        id(parameter): nn.Parameter(
-            torch.from_numpy(numpy.zeros(parameter.shape, numpy.float32)), requires_grad=False
+        id(weight): nn.Parameter(
+            torch.from_numpy(numpy.zeros(weight.shape, numpy.float32)), requires_grad=False
         )
-        for name, parameter in model.named_parameters(remove_duplicate=False)
+        for name, weight in model.named_parameters(remove_duplicate=False)
         if name in replaced
     }
     match = copy.deepcopy(model, memo=shared).float().eval()

@@ -241,9 +241,8 @@ class RequestInputs:
         if self._keep is None or (kept is None and self._kept == (total, size)):
             return
         num = total if kept is None else len(kept)
-        keep = self._keep.take(
-            max(1, min(size, next((candidate for candidate in self._sizes if candidate >= num), size)))
-        )
+        fitting = next((padded for padded in self._sizes if padded >= num), size)
+        keep = self._keep.take(max(1, min(size, fitting)))
         self._kept = (total, size) if kept is None else None
         if kept is None:
             keep[:] = self._count[: len(keep)]

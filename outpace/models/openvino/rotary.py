@@ -89,9 +89,7 @@ def cut_position_outputs(model: Any, positions: Any) -> dict[Any, list[Any]]:
     for node in model.get_ordered_ops():
         name, kind = node.get_friendly_name(), node.get_type_name()
         above = [port.get_source_output().get_node() for port in node.inputs()]
-        varying = [
-            operation.get_friendly_name() for operation in above if operation.get_type_name() != "Constant"
-        ]
+        varying = [node.get_friendly_name() for node in above if node.get_type_name() != "Constant"]
         if name == own or (varying and kind not in ("Result", "ShapeOf") and alone.issuperset(varying)):
             alone.add(name)
             if kind == "Convert" or not floating.isdisjoint(varying):

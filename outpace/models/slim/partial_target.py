@@ -40,9 +40,8 @@ class SavingTarget(PartialTarget):
     """Implementation of core.contracts.Target and core.contracts.ReadsTargetCache: a target with the savings
     of QuickSilver.
 
-    With a cache of its own all tokens are treated alike, those of prompts too: its logits follow from the
-    text alone, whatever the parts in which it is read. With a view of the target's cache it reads draft nodes
-    only."""
+    With its own cache it treats all tokens alike, prompts included, so its logits depend on the text alone,
+    not on its division into forwards. With a view of the target's cache it reads draft nodes only."""
 
     @property
     def carried_layer(self) -> None:

@@ -49,8 +49,7 @@ class Eagle3Options:
             # older configurations lack these keys: a head with the norm's weights was trained with it
             norm_before_fc=flag("norm_before_fc", "input_norm.weight" in tensors),
             fc_norm=flag("fc_norm", "fc_norm.0.weight" in tensors),
-            # absent: vLLM and SGLang feed back the output before the norm; SpecForge trains with it after
-            # the norm
+            # absent: vLLM and SGLang feed back the output before the norm, SpecForge the normed output
             norm_output=flag("norm_output", False),
         )
 
@@ -95,9 +94,8 @@ def build(
 ) -> tuple[DraftHead, Tensors]:
     """A head with weights still to be set, and the tensors to set them to. HeadFileError if parts of the
     files contradict each other."""
-    tensors = {
-        _renamed(name): tensor for name, tensor in tensors.items() if not name.startswith(TRAINING_ONLY)
-    }
+    stored = {name: tensor for name, tensor in tensors.items() if not name.startswith(TRAINING_ONLY)}
+    tensors = {_renamed(name): tensor for name, tensor in stored.items()}
     num = int(config.get("draft_vocab_size") or target.vocab)
     own = read_layer({"target_hidden_size": config.get("target_hidden_size"), **layer}, num, target)
     # servers keep hidden states in the order of layers, whatever the order of the numbers

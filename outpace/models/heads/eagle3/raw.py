@@ -78,9 +78,8 @@ def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config,
         **parts.describe(head),
         NESTED: {IDS: list(head.taps), "use_aux_hidden_state": True},
     }
-    tensors = {
-        name.replace("layers.0.", "midlayer.", 1): tensor for name, tensor in parts.weights(head).items()
-    }
+    weights = parts.weights(head)
+    tensors = {name.replace("layers.0.", "midlayer.", 1): tensor for name, tensor in weights.items()}
     if "embed_tokens." not in head.from_target:
         tensors["embed_tokens.weight"] = next(head.embed_tokens.parameters())
     if head.draft_ids is not None:  # vLLM refuses d2t and t2d if the draft vocabulary is the whole one

@@ -28,8 +28,7 @@ def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[Dr
     layer = config.get("transformer_layer_config") or {}
     ids = config.get(IDS)
     taps = parts.taps_of_vllm(parts.default_ids(target.num_layers) if ids is None else ids)
-    # absent: true in vLLM, the only server for this layout, although speculators itself then trains with
-    # false
+    # absent: true in vLLM, the only server for this layout, although speculators trains with false then
     options = Eagle3Options.read(config, tensors, norm_before_residual=True)
     return parts.build(config, layer, tensors, target, taps, options)
 

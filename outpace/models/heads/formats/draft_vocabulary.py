@@ -12,9 +12,8 @@ from outpace.models.heads.formats.files import HeadFileError, Tensors
 
 
 def take_draft_ids(tensors: Tensors, num: int, vocab: int) -> Tensor | None:
-    """Remove both tensors and return the target token of each of the `num` logits; None if the logits are of
-    all `vocab` tokens in order. HeadFileError if the tensors contradict each other or the number of
-    logits."""
+    """Remove both tensors and return the target token of each of the `num` logits; None if these are all
+    `vocab` tokens. HeadFileError if the tensors contradict each other or the number of logits."""
     offsets, mask = tensors.pop("d2t", None), tensors.pop("t2d", None)
     if offsets is None:
         if num == vocab:
@@ -26,7 +25,7 @@ def take_draft_ids(tensors: Tensors, num: int, vocab: int) -> Tensor | None:
         raise HeadFileError(
             f"d2t has {offsets.numel()} entries and draft_vocab_size is {num}: restore its config.json"
         )
-    # d2t holds target id minus draft id. A file with target ids would load too, but nothing be accepted
+    # d2t holds target id minus draft id. Target ids in its place load too, but nothing is accepted
     ids = offsets.long() + torch.arange(num)
     if not _fits(ids, mask, vocab):
         if _fits(offsets.long(), mask, vocab):

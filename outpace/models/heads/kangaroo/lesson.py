@@ -30,9 +30,8 @@ from outpace.training.unrolled import over_text
 
 
 class AdapterLesson(DrafterLesson):
-    """Cross entropy between the adapter's distribution and the target's after each token, from the outputs of
-    the target's last layer before the exit. The adapter reads the same outputs while drafting, so training
-    needs no unrolled steps."""
+    """Cross entropy between the adapter's distribution and the target's after each token. The adapter reads
+    the output of the target's last layer before the exit, in drafting too, so no steps are unrolled."""
 
     def __init__(self, head: KangarooHead, target_head: nn.Module, num_early_parameters: int) -> None:
         """`num_early_parameters`: number of parameters of the target's first layers, which run in every
@@ -44,7 +43,7 @@ class AdapterLesson(DrafterLesson):
 
     @property
     def num_draft_parameters(self) -> int:
-        """Parameters that run in a draft: the adapter's, and those of the target's layers before it."""
+        """Number of parameters that run in a draft: of the adapter and of the target's layers before it."""
         return super().num_draft_parameters + self._num_early_parameters
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:

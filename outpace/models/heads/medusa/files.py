@@ -1,4 +1,4 @@
-"""Folders with heads of Medusa, in the layout of vLLM and that of Medusa's own code.
+"""Folders with heads of Medusa, in vLLM's layout or in the layout of Medusa's own code.
 
 vLLM: `model_type: medusa`, tensors `blocks.{head}.layers.{layer}.weight` (and bias),
 `lm_heads.{head}.weight`, with a reduced vocabulary also `token_map`. Medusa: `medusa_num_heads`, tensors
