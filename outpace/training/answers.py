@@ -1,4 +1,4 @@
-"""The target's answers to the prompts of the data, kept on disk as they are made."""
+"""The target's answers to the prompts of the data, written to disk as they are generated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outpace.training.config import Answers
 from outpace.training.texts import DataError, Example, Prompt
 
 LABEL = "the target answers"  # of the progress
-MAX_PROMPT = 1024  # tokens; of longer prompts the last ones
+MAX_PROMPT = 1024  # tokens; longer prompts are cut to their last ones
 
 
 def answered(
@@ -29,8 +29,8 @@ def answered(
     folder: Path,
     advance: Callable[[str, int], None],
 ) -> list[Example]:
-    """The prompts with their answers. Answers that the folder has are not generated again: a run that was
-    stopped goes on with the group of prompts that it was answering."""
+    """The prompts with their answers. Answers in the folder are not generated again: a run that was stopped
+    continues with the group of prompts that it was answering."""
     folder.mkdir(parents=True, exist_ok=True)
     examples: list[Example] = []
     for first in range(0, len(prompts), settings.batch):
@@ -39,9 +39,9 @@ def answered(
         if path.exists():
             advance(LABEL, len(group))
         else:
-            found = _answers(model, group, settings, settings.seed + first, partial(advance, LABEL))
+            made = _answers(model, group, settings, settings.seed + first, partial(advance, LABEL))
             unfinished = path.with_suffix(".partial")
-            unfinished.write_text(json.dumps(found), encoding="utf-8")
+            unfinished.write_text(json.dumps(made), encoding="utf-8")
             os.replace(unfinished, path)
         try:
             answers = json.loads(path.read_text(encoding="utf-8"))
@@ -64,7 +64,7 @@ def sampled(
     top_p: float = 1.0,
     advance: Callable[[int], None] = lambda done: None,  # called with the number of texts that just ended
 ) -> list[list[int]]:
-    """A model's continuations of texts, made together, each from a seed of its own."""
+    """A model's continuations of texts, decoded in one batch, each with a seed of its own."""
     limit = model.max_length or max(map(len, texts)) + max_tokens
     params = [
         SamplingParams(

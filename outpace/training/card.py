@@ -57,9 +57,10 @@ def card(
 
 
 def memory_bound_speedups(agreement: Sequence[float], share: float) -> list[float]:
-    """By length of a drafted chain, from 1: tokens per step divided by the cost of a step, if a forward costs
-    the bytes of its weights. `agreement`: share of drafts whose first 1, 2, ... tokens are accepted; `share`:
-    the drafter's weights by the target's. (MBSU, Goel et al. 2024; Zafrir et al. 2025.)"""
+    """For chains of 1, 2, ... draft tokens: tokens per step divided by the cost of a step, if the cost of a
+    forward is the bytes of its weights. `agreement`: share of drafts whose first 1, 2, ... tokens are
+    accepted; `share`: the drafter's weights relative to the target's. (MBSU, Goel et al. 2024; Zafrir et al.
+    2025.)"""
     return [(1 + sum(agreement[:length])) / (1 + length * share) for length in range(1, len(agreement) + 1)]
 
 
@@ -91,7 +92,7 @@ def _measured(evaluations: Sequence[Evaluation], share: float) -> list[str]:
 
 
 def _growth(facts: Mapping[str, Any]) -> list[str]:
-    """What each part of the data gained, and what was forgotten of other domains."""
+    """What each round of training gained, and how acceptance changed on other domains."""
     if "growth" not in facts:
         return []
     lines = "\n".join(f"- {line}" for line in facts["growth"]["findings"])
@@ -119,7 +120,7 @@ def _lengths(last: LengthEvaluation) -> str:
 
 
 def _start(facts: Mapping[str, Any]) -> str | None:
-    """The draft model or head that was given; of a folder its name, without the folders that it is in."""
+    """The given draft model or head; a folder without its path."""
     start = facts.get("start")
     return Path(start).name if start and Path(start).is_dir() else start
 
@@ -128,13 +129,13 @@ def _answers(facts: Mapping[str, Any]) -> str:
     answers = facts["config"]["answers"]
     if not answers["generate"]:
         return "with the answers of the data"
-    temperatures = ", ".join(f"{each:g}" for each in answers["temperatures"])
+    temperatures = ", ".join(f"{temperature:g}" for temperature in answers["temperatures"])
     return f"with answers that the target generated at temperatures {temperatures}"
 
 
 def _use(name: str, facts: Mapping[str, Any]) -> str:
     method, target = named(facts["method"]), facts["target_name"]
-    commands = [f'outpace generate "..." {each}' for each in method.uses(name, target, _start(facts))]
+    commands = [f'outpace generate "..." {use}' for use in method.uses(name, target, _start(facts))]
     config = method.vllm_config(name, facts["config"])
     if config is not None and not target.startswith(ZOO):
         commands.append(f"vllm serve {target} --speculative-config '{json.dumps(config)}'")

@@ -30,11 +30,11 @@ class Answers:
 class Capture:
     """Where the target's hidden states come from."""
 
-    disk_gigabytes: float = 0.0  # most disk space for them; what exceeds it is computed in every step
+    disk_gigabytes: float = 0.0  # most disk space for them; all others are computed anew in every step
 
 
-# The values of `distillation.divergence`, the loss of a draft model, and below of `head.token_loss`, that of
-# a draft head. They are names of functions in outpace.training.losses.
+# Values of `distillation.divergence`, the loss of a draft model, and of `head.token_loss`, a loss of a draft
+# head: names of functions in outpace.training.losses.
 DIVERGENCES = (
     "forward_kl",
     "reverse_kl",
@@ -51,19 +51,20 @@ TOKEN_LOSSES = ("soft_cross_entropy", "total_variation", "negative_log_acceptanc
 class Head:
     """The head itself."""
 
-    # most frequent tokens of the data: those drafted (eagle3, medusa, hydra, redrafter); 0: all
+    # number of most frequent tokens of the data, the draft vocabulary; 0: all tokens (eagle3, medusa, hydra,
+    # redrafter)
     draft_vocab: int = 32_000
     norm_before_residual: bool = True  # add the attention's output to normed features (eagle3)
-    unroll: int = 3  # steps of its own outputs on which the head is trained (eagle3, hass)
-    decay: float = 0.8  # weight of each further step over the one before (eagle3, medusa)
+    unroll: int = 3  # training steps on the head's own outputs (eagle3, hass)
+    decay: float = 0.8  # weight of each further step relative to the previous one (eagle3, medusa)
     noise: float = 0.2  # width of the uniform noise on features, divided by length / 512 (eagle, hass)
     feature_weight: float = 1.0  # of the distance between features (eagle, hass)
-    token_weight: float = 0.1  # of the loss of token probabilities beside it (eagle, hass)
-    token_loss: str = "soft_cross_entropy"  # that loss: one of TOKEN_LOSSES (eagle, hass, eagle3)
+    token_weight: float = 0.1  # of the loss of token probabilities (eagle, hass)
+    token_loss: str = "soft_cross_entropy"  # the latter loss: one of TOKEN_LOSSES (eagle, hass, eagle3)
     top_k: int = 10  # tokens of the top-k loss (hass)
     # of the top-k loss; 0 leaves it out, as the authors do in the first 40 of their 50 epochs (hass)
     top_k_weight: float = 1.0
-    # draft tokens that are learned (medusa, redrafter), 4 of hydra and 3 of mlp-speculator by default
+    # number of learned draft tokens (medusa, redrafter); by default 4 for hydra and 3 for mlp-speculator
     num_heads: int = 5
     # decoder layers (eagle, hass), or blocks of each head: by default 1 (medusa), 2 (redrafter) or 4 (hydra)
     num_layers: int = 1
@@ -81,11 +82,11 @@ class Distillation:
     divergence: str = "forward_kl"  # one of DIVERGENCES (distillspec)
     # weight of the target's distribution in the Jensen-Shannon divergence; 0.5: both alike (distillspec)
     beta: float = 0.5
-    on_policy: float = 0.5  # share of the batches that the draft answers (distillspec)
+    on_policy: float = 0.5  # share of the batches with answers of the draft model (distillspec)
     on_policy_tokens: int = 64  # of these answers
     temperature: float = 1.0  # of both distributions
     keep: float = 0.4  # share of the tokens that are learned (adaspec)
-    access: str = "logits"  # what is known of the target: its logits, or only its text (domain-drafter)
+    access: str = "logits"  # what is available of the target: its logits, or only its text (domain-drafter)
     text_weight: float = 0.1  # of next-token prediction of the prompts (direct-alignment)
     num_layers: int = 2  # of a draft that is made for the target (fastdraft)
     size: float = 0.25  # its width, as a share of the target's (fastdraft)
@@ -96,22 +97,22 @@ class Growth:
     """How much of the data is used (domain-drafter)."""
 
     first: int = 64  # prompts of the first round; each further round has twice as many
-    epochs: float = 3.0  # times that a text is learned in a round of at most `steps` steps
-    least_gain: float = 0.01  # of the acceptance in held-out texts, below which no further round follows
+    epochs: float = 3.0  # epochs of a round, which has at most `steps` steps
+    least_gain: float = 0.01  # the rounds end when held-out acceptance rises by less than this
 
 
 @dataclass(frozen=True)
 class Predictor:
     """A predictor of the acceptance of draft tokens."""
 
-    # at which draft tokens are drawn and verified; 0: the most probable ones (specdec-pp, disco)
+    # at which draft tokens are drawn and verified; 0: the most probable tokens (specdec-pp, disco)
     temperature: float = 1.0
     num_layers: int = 3  # residual blocks (specdec-pp); layers before the output (adaeagle)
     mix: float = 0.15  # share of the target's tokens in the text that the draft model reads (specdec-pp)
     rejection_weight: float = 6.0  # of a rejection in the loss; an acceptance has 1 (specdec-pp)
-    depth: int = 20  # draft tokens of a step (disco); most of them (adaeagle)
+    depth: int = 20  # draft tokens of a step (disco), or most draft tokens (adaeagle)
     width: int = 32  # of the inner layer (disco, specee)
-    shortfall_weight: float = 2.0  # of predictions below the label in the loss; of others 1 (adaeagle)
+    shortfall_weight: float = 2.0  # weight in the loss of predictions below the label; others: 1 (adaeagle)
 
 
 # smallest values of settings that have one
@@ -142,7 +143,7 @@ LEAST = {
     "optimizer.clip": 0,
 }
 WEIGHTINGS = ("sum", "uniform")  # of early exits
-LABELS = ("text", "target")  # of what exits learn
+LABELS = ("text", "target")  # what exits learn
 CLIPPED = ("norm", "value")  # of gradients
 DECAYS = ("linear", "cosine")  # of the learning rate
 
@@ -152,9 +153,9 @@ class EarlyExits:
     """Early exits of a model."""
 
     # number of layers before the exit that is evaluated (layerskip) or has the adapter (kangaroo); 0: a
-    # quarter of the model's (layerskip), one in 14 (kangaroo)
+    # quarter of the model's layers (layerskip), one in 14 (kangaroo)
     layer: int = 0
-    # probability with which the last layer is dropped; of earlier ones it is smaller (layerskip)
+    # probability with which the last layer is dropped; smaller for earlier layers (layerskip)
     dropout: float = 0.1
     scale: float = 0.2  # of the losses of early exits (layerskip)
     # how the losses of early exits are weighted: "sum", the paper's, where later exits weigh more, or
@@ -163,8 +164,8 @@ class EarlyExits:
     # what all exits and the last layer learn at each token: "text", the paper's, the token itself, or
     # "target", the distribution that the target had before training (layerskip)
     labels: str = "text"
-    rotation: int = 4  # one in so many early exits is learned in a step (layerskip)
-    # of low-rank changes to all linear layers (LoRA), learned in place of the weights; 0: none (layerskip)
+    rotation: int = 4  # one in `rotation` early exits is learned in a step (layerskip)
+    # rank of changes to all linear layers (LoRA), learned in place of the weights; 0: no LoRA (layerskip)
     rank: int = 0
     # the early exits that are trained, in increasing order: 2 is the exit after the first two layers. Empty:
     # after half, three quarters and all of the model's layers (s2d), or after every layer (layerskip)
@@ -184,12 +185,12 @@ class Optimizer:
     clip: float = 0.5
     clip_by: str = "norm"  # norm or value; value by default of eagle and hass
     decay: str = "linear"  # of the rate: linear or cosine; cosine by default of medusa and hydra
-    last: float = 0.0  # share of the rate that the decay leaves; 0.33 by default of hydra
+    last: float = 0.0  # last learning rate, relative to `rate`; 0.33 by default of hydra
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides about the result of a run, besides target, data and method."""
+    """All settings that the result of a run depends on, besides target, data and method."""
 
     steps: int = 1000
     batch: int = 8  # texts of a step and device
@@ -294,12 +295,12 @@ def changed(config: TrainConfig, changes: Iterable[str]) -> TrainConfig:
 
 def settings(config: Any, prefix: str = "") -> dict[str, Any]:
     """Dotted name -> value of all settings."""
-    found: dict[str, Any] = {}
-    for each in dataclasses.fields(config):
-        value = getattr(config, each.name)
-        name = f"{prefix}{each.name}"
-        found |= settings(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value}
-    return found
+    values: dict[str, Any] = {}
+    for setting in dataclasses.fields(config):
+        value = getattr(config, setting.name)
+        name = f"{prefix}{setting.name}"
+        values |= settings(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value}
+    return values
 
 
 def _with(part: Any, path: list[str], value: str, name: str) -> Any:

@@ -30,7 +30,7 @@ from outpace.training.texts import Example
 
 @dataclass(frozen=True, kw_only=True)
 class DraftMethod(TrainingMethod):
-    """Trains a draft model by what the target answers."""
+    """Trains a draft model on the target's answers."""
 
     # makes the lesson of a draft model, given the target's LM head
     learns: Callable[[PreTrainedModel, nn.Module, Distillation], Lesson] = DraftModelLesson
@@ -65,7 +65,7 @@ class DraftMethod(TrainingMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyMethod(DraftMethod):
-    """The draft model answers a part of the texts itself."""
+    """The draft model generates the answers of a share of the texts itself."""
 
     def lesson(
         self, drafter: PreTrainedModel, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING
@@ -75,7 +75,7 @@ class OnPolicyMethod(DraftMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class FilteredMethod(DraftMethod):
-    """The same draft model after plain distillation, the reference, chooses the tokens to learn."""
+    """A reference, the same draft model after plain distillation, decides which tokens are learned."""
 
     def first_run(self, model: Model, config: TrainConfig, start: str | None) -> FirstRun:
         distillation = replace(config.distillation, divergence="forward_kl", on_policy=0.0)
@@ -100,7 +100,7 @@ class OwnDraftMethod(DraftMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class RoutedMethod(DraftMethod):
-    """Draft models that are chosen by prompts like those they learned from."""
+    """Trains a draft model that is later chosen for prompts like those that it learned from."""
 
     def save_prompts(self, examples: Sequence[Example], folder: Path, vocab: int) -> None:
         prompts = [example.tokens[: example.first] for example in examples]

@@ -1,4 +1,4 @@
-"""The draft model that is trained, or whose tokens are judged: a given one, or one made for the target."""
+"""The draft model of a training run: a given one, or a new one that is made for the target."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _smaller(model: PreTrainedModel, config: TrainConfig) -> PreTrainedModel:
     made = reshaped(own, num_layers=settings.num_layers, width=width, num_heads=heads, inner_size=inner)
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
-        found = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
-    return found.to(model.device).eval()
+        draft = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
+    return draft.to(model.device).eval()
 
 
 def save_model(trained: PreTrainedModel, folder: Path, model: Model) -> None:

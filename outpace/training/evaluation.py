@@ -27,7 +27,7 @@ class DrafterEvaluation(Evaluation):
     """How often a drafter agrees with the target."""
 
     acceptance: float  # probability that a first draft token, drawn at temperature 1, is accepted
-    acceptance_length: float  # tokens per step of a greedy chain of as many tokens as there are `agreement`s
+    acceptance_length: float  # tokens per step with greedy chains of len(agreement) draft tokens
     agreement: tuple[float, ...]  # share of drafts whose first 1, 2, ... tokens are all the target's
 
     @property
@@ -45,13 +45,13 @@ class DrafterEvaluation(Evaluation):
 
 @dataclass(frozen=True)
 class LengthEvaluation(Evaluation):
-    """How well a predictor knows how long drafts should be. Means over the positions of texts, in tokens."""
+    """How well a predictor plans the length of drafts. Means over the positions of texts, in tokens."""
 
-    longest: float  # draft tokens that are accepted if the draft is as long as it may be
-    planned: float  # draft tokens that are drafted
-    accepted: float  # of these
-    error: float  # distance of the drafted from the longest
-    constant_error: float  # the same for the constant length for which it is least
+    longest: float  # accepted draft tokens if every draft has full length
+    planned: float  # draft tokens with the predicted lengths
+    accepted: float  # of these, accepted
+    error: float  # absolute difference of predicted length and accepted tokens of a full draft
+    constant_error: float  # the same error with the best constant length
 
     @property
     def brief(self) -> str:
@@ -69,12 +69,12 @@ class LengthEvaluation(Evaluation):
 
 @dataclass(frozen=True)
 class PredictorEvaluation(Evaluation):
-    """How well a predictor knows which draft tokens are accepted."""
+    """How well a predictor predicts which draft tokens are accepted."""
 
     acceptance: float  # share of the draft tokens that are accepted
-    f1: float  # of calling tokens rejected, at the threshold of the prediction where it is largest
-    probability_f1: float  # the same with the draft probability of the token in place of the prediction
-    calibration_error: float  # mean distance of predicted and weighted shares of accepted tokens
+    f1: float  # F1 of the class "rejected", at the best threshold of the prediction
+    probability_f1: float  # the same with the token's draft probability in place of the prediction
+    calibration_error: float  # expected calibration error, with rejections weighted as in the loss
 
     @property
     def brief(self) -> str:
@@ -94,8 +94,8 @@ class PredictorEvaluation(Evaluation):
 class ExitEvaluation(Evaluation):
     """What early exits would do at the usual threshold, with all layers checked."""
 
-    agreement: float  # share of tokens whose prediction at the exit is that of the last layer
-    mean_depth: float  # layers that a token runs through
+    agreement: float  # share of tokens whose prediction at the exit is the last layer's
+    mean_depth: float  # mean number of layers that a token runs through
     num_layers: int
 
     @property

@@ -27,7 +27,7 @@ from outpace.training.texts import Example
 
 @dataclass(frozen=True, kw_only=True)
 class ExitMethod(TrainingMethod):
-    """Trains a model that has learned something already to predict after early layers too."""
+    """Trains a pretrained model to predict after early layers too."""
 
     settings: ClassVar[tuple[str, ...]] = ("exits",)
 
@@ -117,7 +117,7 @@ def with_exits(draft: PreTrainedModel, given: Sequence[int]) -> PreTrainedModel:
 
 
 def check_exit(layer: int, target: HFTarget) -> None:
-    """ConfigError if the target has no exit after so many layers."""
+    """ConfigError if the target has no exit after `layer` layers."""
     most = target.num_layers - 1
     if layer > most:
         raise ConfigError(

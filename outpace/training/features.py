@@ -27,7 +27,7 @@ class Batch:
 
     tokens: Tensor  # (R, T) int64
     is_token: Tensor  # (R, T) bool, false at padding
-    learns: Tensor  # (R, T) bool: the token was generated, so a drafter learns to predict it
+    learns: Tensor  # (R, T) bool: the target generated the token, so a drafter learns to predict it
     hidden: dict[int, Tensor]  # layer -> (R, T, D)
 
     def to(self, device: torch.device) -> Batch:
@@ -46,16 +46,16 @@ class FeatureSource:
         self._target, self._layers, self.folder = target, tuple(layers), folder
 
     def store(self, limit: int, advance: Callable[[str, int], None]) -> int:
-        """Write the hidden states of the first texts, as many as fit into `limit` bytes, those that are on
-        disk already included; returns the bytes used. DataError if the disk is full."""
+        """Write the hidden states of the first texts, as many as fit into `limit` bytes together with those
+        on disk already; returns the bytes used. DataError if the disk is full."""
         self.folder.mkdir(parents=True, exist_ok=True)
         used = 0
         for index in range(len(self.examples)):
             path = self._path(index)
             if layers := self._layers_to_write(path):
-                found = self._forward([self.examples[index]], layers)
-                tensors = {str(layer): states[0] for layer, states in found.items()}
-                if used + sum(each.nbytes for each in tensors.values()) > limit:
+                outputs = self._forward([self.examples[index]], layers)
+                tensors = {str(layer): states[0] for layer, states in outputs.items()}
+                if used + sum(tensor.nbytes for tensor in tensors.values()) > limit:
                     break
                 self._write(tensors, path)
             used += path.stat().st_size
@@ -71,25 +71,25 @@ class FeatureSource:
         if not all(path.exists() for path in stored):
             return self.computed(texts)
         files = [load_file(path) for path in stored]
-        if not all(str(layer) in each for each in files for layer in self._layers):
+        if not all(str(layer) in tensors for tensors in files for layer in self._layers):
             return self.computed(texts)
         width = max(len(text.tokens) for text in texts)
         hidden = {
-            layer: torch.stack([_widened(each[str(layer)], width) for each in files])
+            layer: torch.stack([_widened(tensors[str(layer)], width) for tensors in files])
             for layer in self._layers
         }
         return _batch(texts, hidden)
 
     def computed(self, texts: Sequence[Example]) -> Batch:
-        """Any texts, with the outputs of the layers by a forward without a KV cache."""
+        """A batch of any texts, with the outputs of the layers from a forward without a KV cache."""
         return _batch(texts, self._forward(texts, self._layers))
 
     def _path(self, index: int) -> Path:
         return self.folder / f"{index:07d}.safetensors"
 
     def _layers_to_write(self, path: Path) -> Sequence[int]:
-        """The layers that a file is to have: none if it has those that are needed; else also those that it
-        has, since other runs may need them."""
+        """The layers to write to a file: none if it has all that are needed; else these and the layers that
+        it has, which other runs may need."""
         if not path.exists():
             return self._layers
         with safe_open(path, "pt") as file:
@@ -104,21 +104,21 @@ class FeatureSource:
         model = self._target.forward.model
         device = self._target.device
         capture = OutputCapture(model, self._target.num_layers)
-        with capture.capture(frozenset(layers), False) as found:
+        with capture.capture(frozenset(layers), False) as captured:
             model(
                 input_ids=tokens.to(device),
                 attention_mask=is_token.long().to(device),
                 use_cache=False,
                 return_dict=True,
             )
-        return {layer: found[layer] for layer in layers}
+        return {layer: captured[layer] for layer in layers}
 
     def _write(self, tensors: dict[str, Tensor], path: Path) -> None:
         partial = path.with_suffix(".partial")
         try:
-            save_file({name: each.contiguous().cpu() for name, each in tensors.items()}, partial)
+            save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, partial)
             os.replace(partial, path)
-        except (OSError, RuntimeError) as error:  # of safetensors, which raises its own for a full disk
+        except (OSError, RuntimeError) as error:  # safetensors raises an error of its own for a full disk
             partial.unlink(missing_ok=True)
             if getattr(error, "errno", None) in (None, errno.ENOSPC, errno.EDQUOT):
                 raise DataError(

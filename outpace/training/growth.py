@@ -33,31 +33,31 @@ class Round:
 
 @dataclass(frozen=True)
 class Growth:
-    """What the rounds of a run found."""
+    """The results of the rounds of a run."""
 
     before: DrafterEvaluation  # of the draft model before training, on the held-out texts of the domain
     rounds: tuple[Round, ...]
     kept: int  # index of the round with the largest acceptance, whose draft model is kept
-    # of the draft model before training and of the one that is kept, on texts of other domains
+    # evaluations on texts of other domains: of the draft model before training, and of the kept one
     general: tuple[DrafterEvaluation, DrafterEvaluation] | None = None
 
     @property
     def findings(self) -> list[str]:
         """The acceptance of each round, and what was forgotten, in a few lines."""
         lines = [f"before training: {_acceptance(self.before)}"]
-        lines += [f"{each.num_prompts} prompts: {_acceptance(each.evaluation)}" for each in self.rounds]
+        lines += [f"{part.num_prompts} prompts: {_acceptance(part.evaluation)}" for part in self.rounds]
         if self.general is not None:
             before, after = map(_acceptance, self.general)
             lines.append(f"on texts of other domains: {before} before, {after} after training")
         return lines
 
 
-def _acceptance(found: DrafterEvaluation) -> str:
-    return f"acceptance {found.acceptance:.3f}, acceptance length {found.acceptance_length:.2f}"
+def _acceptance(evaluation: DrafterEvaluation) -> str:
+    return f"acceptance {evaluation.acceptance:.3f}, acceptance length {evaluation.acceptance_length:.2f}"
 
 
 def sizes(num_prompts: int, first: int) -> Iterator[int]:
-    """Numbers of prompts of the rounds: `first`, twice as many each, and at last all."""
+    """Numbers of prompts of the rounds: `first`, then twice as many each time, finally all."""
     size = first
     while size < num_prompts:
         yield size
@@ -74,10 +74,9 @@ def grown(
     states: Path,  # folder of answers and hidden states
     rounds: Path,  # folder of the checkpoints
 ) -> tuple[Growth, Trainer]:
-    """Train the draft model anew on the first prompts, then on twice as many, until the probability that a
-    draft token is accepted in held-out texts rises by less than `config.growth.least_gain`. Only the prompts
-    of the rounds that take place are answered. Returns the trainer of the best round. DataError for too few
-    prompts."""
+    """Train the draft model anew in each round, on the first prompts, then on twice as many and so on, until
+    the acceptance rate on held-out texts rises by less than `config.growth.least_gain`. Only prompts that a
+    round uses are answered. Returns the trainer of the best round. DataError for too few prompts."""
 
     def evaluated(lesson: Lesson, texts: Sequence[Example], folder: str) -> DrafterEvaluation:
         source = FeatureSource(model.target, texts, lesson.layers, states / folder)
@@ -93,7 +92,7 @@ def grown(
     others = _texts(model, general, config, states / f"answers-{general_folder}") if general else []
     if general and not others:
         raise DataError("the texts of other domains are too long to be answered: give shorter ones")
-    found: list[Round] = []
+    results: list[Round] = []
     best: Trainer | None = None
     before = forgotten = None
     for size in sizes(len(prompts) - num_held, config.growth.first):
@@ -104,21 +103,21 @@ def grown(
         steps = max(1, min(config.steps, ceil(steps / processes().num_processes)))
         own = replace(config, steps=steps, evaluate_every=steps)
         lesson = begin()
-        if not found:
+        if not results:
             before = evaluated(lesson, held_out, HELD_OUT)
             forgotten = evaluated(lesson, others, general_folder) if others else None
         trainer = trained(lesson, model.target, learned, held_out, own, states, rounds / f"{size:07d}")
         evaluation = _of_drafter(trainer.evaluations[-1])
-        found.append(Round(size, len(learned), sum(len(each.tokens) for each in learned), evaluation))
-        acceptances = [each.evaluation.acceptance for each in found]
+        results.append(Round(size, len(learned), sum(len(text.tokens) for text in learned), evaluation))
+        acceptances = [part.evaluation.acceptance for part in results]
         if best is None or acceptances[-1] > max(acceptances[:-1]):
             best = trainer
-        if len(found) > 1 and acceptances[-1] - acceptances[-2] < config.growth.least_gain:
+        if len(results) > 1 and acceptances[-1] - acceptances[-2] < config.growth.least_gain:
             break
     assert best is not None and before is not None
-    acceptances = [each.evaluation.acceptance for each in found]
+    acceptances = [part.evaluation.acceptance for part in results]
     both = None if forgotten is None else (forgotten, evaluated(best.lesson, others, general_folder))
-    return Growth(before, tuple(found), acceptances.index(max(acceptances)), both), best
+    return Growth(before, tuple(results), acceptances.index(max(acceptances)), both), best
 
 
 def _of_drafter(evaluation: Evaluation) -> DrafterEvaluation:
@@ -129,7 +128,7 @@ def _of_drafter(evaluation: Evaluation) -> DrafterEvaluation:
 def _texts(
     model: Model, prompts: Sequence[Prompt], config: TrainConfig, folder: Path, size: int | None = None
 ) -> list[Example]:
-    """The texts that the first `size` of these prompts begin (None: all), in pieces."""
+    """The texts of the first `size` prompts (None: all) with their answers, in pieces."""
     size = len(prompts) if size is None else size
     batch = config.answers.batch
     whole = prompts[: batch * ceil(size / batch)]  # prompts are answered and kept in groups

@@ -1,4 +1,4 @@
-"""What the methods that train draft heads share."""
+"""The base classes of methods that train draft heads."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class HeadMethod(TrainingMethod):
     head: str  # the method that drafts with it
     # a head for a target, in float32, given its draft vocabulary; None: all tokens
     new: Callable[[HFTarget, TrainConfig, Tensor | None], Head]
-    check: Callable[[HFTarget], Any] = lambda target: None  # ValueError for a target that it cannot serve
+    check: Callable[[HFTarget], Any] = lambda target: None  # ValueError for an unsupported target
     optimizer: Optimizer = Optimizer()
-    sizes: Mapping[str, float] = field(default_factory=dict[str, float])  # of the paper, in `config.Head`
+    sizes: Mapping[str, float] = field(default_factory=dict[str, float])  # the paper's, for `config.Head`
     vllm: str | None = None  # vLLM's name for such heads
     others: tuple[str, ...] = ()  # further methods that draft with its heads
 
@@ -97,7 +97,7 @@ class PositionHeadMethod(HeadMethod):
 
     objective: PositionObjective
     lesson_type: type[PositionHeadLesson] = PositionHeadLesson
-    head_per_position: bool = False  # each position has weights of its own
+    head_per_position: bool = False  # whether each position has weights of its own
 
     def defaults(self) -> TrainConfig:
         config = super().defaults()
@@ -107,17 +107,17 @@ class PositionHeadMethod(HeadMethod):
     def lesson(
         self, drafter: PositionHead, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING
     ) -> Lesson:
-        num_steps = drafter.max_depth or config.head.num_heads  # all of a head with which the run begins
+        num_steps = drafter.max_depth or config.head.num_heads  # all steps of a given head
         return self.lesson_type(drafter, frozen_head(target), self.objective, config.head, num_steps)
 
     def weights_read(self, config: Mapping[str, Any]) -> float:
         return 1 / config["head"]["num_heads"] if self.head_per_position else 1.0
 
     def vllm_config(self, folder: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        found = super().vllm_config(folder, config)
-        if found is None or config["head"]["draft_vocab"]:
+        settings = super().vllm_config(folder, config)
+        if settings is None or config["head"]["draft_vocab"]:
             return None
-        return found | {"num_speculative_tokens": min(MANY, config["head"]["num_heads"])}
+        return settings | {"num_speculative_tokens": min(MANY, config["head"]["num_heads"])}
 
 
 def of_kind(kind: HeadKind) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def head_in(name: str, method: str, target: HFTarget) -> Head:
 
 
 def learning_head(head: DraftHead, target: HFTarget) -> nn.Module:
-    """A copy of the target's LM head for the losses of a head, which uses it too if it has no other."""
+    """A copy of the target's LM head for the losses of a head; the head uses it if it has none of its own."""
     frozen = frozen_head(target)
     if head.lm_head is target.head:
         head.lm_head = frozen
@@ -161,7 +161,7 @@ def begun_as_target(head: PositionHead, target: HFTarget, seed: int, ids: Tensor
             if not name.endswith("weight"):
                 continue
             if name.startswith("lm_head"):
-                parameter[:, size:].zero_()  # of ReDrafter: the columns for its recurrent state
+                parameter[:, size:].zero_()  # ReDrafter: the columns for its recurrent state
                 parameter[:, :size] = rows
             elif name.startswith("blocks") or ".linear." in name:
                 parameter.zero_()
@@ -186,11 +186,11 @@ def lm_head_rows(target: HFTarget, ids: Tensor | None) -> Tensor:  # (K, D)
 
 
 def draft_vocabulary(examples: Sequence[Example], vocab: int, size: int) -> Tensor | None:
-    """The `size` most frequent tokens of the answers, in increasing order; None, which means all, if the
-    vocabulary has no more or `size` is 0. Tokens that do not occur follow in the order of their ids."""
+    """The `size` most frequent tokens of the answers, in increasing order of ids; None (all tokens) if the
+    vocabulary has no more or `size` is 0. Tokens that do not occur rank last, by their ids."""
     if not 0 < size < vocab:
         return None
-    counts = Counter(token for each in examples for token in each.tokens[each.first :])
+    counts = Counter(token for example in examples for token in example.tokens[example.first :])
     frequent = [token for token, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))][:size]
     chosen = set(frequent)
     rest = (token for token in range(vocab) if token not in chosen)
@@ -198,8 +198,8 @@ def draft_vocabulary(examples: Sequence[Example], vocab: int, size: int) -> Tens
 
 
 def check_layer_size(method: str, target: HFTarget) -> None:
-    """ConfigError for a target whose layers have hidden states of another size than its embeddings, which it
-    projects; the method's heads read both as they are."""
+    """ConfigError for a target that projects between its hidden states and embeddings of another size: the
+    method's heads read both without a projection."""
     size = target.model.config.get_text_config().hidden_size
     embedded = next(target.embed.parameters()).shape[1]
     if size != embedded:

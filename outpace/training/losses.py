@@ -5,9 +5,9 @@ returns the mean over the positions that `mask` selects, 0 if it selects none. O
 their gradient is 0 even where their values are NaN or infinite. p and q are the softmax of the target's and
 the drafter's logits. Computed in float32 (float64 for float64); no gradient reaches the target.
 
-With a draft vocabulary, logits of both are those of its tokens, so p is the target's distribution given that
-the token is one of them. What is accepted depends on the share of the target's probability that these tokens
-have together: the functions that need it take it as `mass`.
+With a draft vocabulary, both have logits for its tokens only, so p is the target's distribution given that
+the token is in the draft vocabulary. Acceptance also depends on the target's total probability of the draft
+vocabulary: the functions that need it take it as `mass`.
 
 Memory: each of p, q, their logarithms and the gradient takes 4 bytes per selected position and token, 0.5 GiB
 for 1,024 positions and 128k tokens, and a divergence holds about six of them until its backward pass. With
@@ -77,7 +77,7 @@ def jensen_shannon(logits: Tensor, target_logits: Tensor, mask: Tensor, *, beta:
 def total_variation(
     logits: Tensor, target_logits: Tensor, mask: Tensor, *, mass: Tensor | None = None
 ) -> Tensor:  # mass: (...)
-    """Half the sum of |p - q|: the probability that a token drawn from q is rejected."""
+    """Half the sum of |p - q|, the probability that a token drawn from q is rejected."""
     return mean(_rejected(*log_probs(logits, target_logits, mask), _mass(mass, mask)))
 
 
@@ -85,9 +85,9 @@ def total_variation_plus(logits: Tensor, target_logits: Tensor, mask: Tensor) ->
     """TVD++ (Goel et al. 2024): the policy gradient form of the total variation, with rewards 1 for tokens
     with p > q and 0 for others, shifted by their mean and divided by their standard deviation.
 
-    Only its gradient has a meaning: that of the total variation divided by the standard deviation. The sum
-    over the vocabulary is exact; mean and standard deviation are over the selected positions, whose tokens
-    count by q. The paper does not say how tokens count."""
+    Only its gradient is meaningful: the total variation's gradient divided by the standard deviation. The sum
+    over the vocabulary is exact; mean and standard deviation are over the selected positions, with tokens
+    weighted by q. The paper does not state these weights."""
     log_p, log_q = log_probs(logits, target_logits, mask)
     with torch.no_grad():
         q = log_q.exp()
@@ -103,7 +103,7 @@ def negative_log_acceptance(
     logits: Tensor, target_logits: Tensor, mask: Tensor, *, mass: Tensor | None = None
 ) -> Tensor:  # mass: (...)
     """-log of the probability that a token drawn from q is accepted: the LK loss "alpha" (arXiv:2602.23881).
-    Its gradient does not vanish where q has little in common with p, as that of the total variation does."""
+    Unlike the total variation's, its gradient does not vanish where q has little overlap with p."""
     log_p, log_q = log_probs(logits, target_logits, mask)
     share = _mass(mass, mask)
     if share is not None:
@@ -116,7 +116,7 @@ def lk_hybrid(
     logits: Tensor, target_logits: Tensor, mask: Tensor, *, mass: Tensor | None = None, decay: float = 3.0
 ) -> Tensor:  # mass: (...)
     """The LK loss "lambda" (arXiv:2602.23881): w × forward KL + (1 - w) × total variation, with
-    w = exp(-decay × acceptance), so that KL leads until drafts are accepted.
+    w = exp(-decay × acceptance), so that KL dominates until drafts are accepted.
 
     The acceptance is the mean over the selected positions, without gradient. Published implementations differ
     here: some weigh each position by its own acceptance, and early ones let the gradient through."""

@@ -1,7 +1,7 @@
 """A method of `outpace train`: what it trains and begins with, its settings, its lesson, and what it writes.
 
-A method of a draft head or a predictor stands in the folder of that head or predictor, in `lesson.py`; the
-others stand in `training/*_methods.py`. `training.methods` finds them all.
+The methods of draft heads and predictors are in the folder of that head or predictor, in `lesson.py`, all
+others in `training/*_methods.py`. `training.methods` finds them all.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from outpace.training.config import ConfigError, TrainConfig
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.texts import Example
 
-STORED = torch.bfloat16  # dtype of the weights in a folder
-MANY = 5  # draft tokens in vLLM's commands
+STORED = torch.bfloat16  # dtype of saved weights
+MANY = 5  # number of draft tokens in vLLM's commands
 
 
 @dataclass(frozen=True)
 class FirstRun:
-    """A model that learns before the drafter, and its lesson and settings."""
+    """A model that is trained before the drafter, and its lesson and settings."""
 
     model: PreTrainedModel
     lesson: Lesson
@@ -39,8 +39,8 @@ class FirstRun:
 class Beside:
     """What some lessons need beside the drafter and the target."""
 
-    reference: PreTrainedModel | None = None  # the model of the first run, trained
-    end_tokens: tuple[int, ...] = ()  # with which texts end that a draft model continues itself
+    reference: PreTrainedModel | None = None  # the trained model of the first run
+    end_tokens: tuple[int, ...] = ()  # tokens that end the texts that a draft model generates itself
 
 
 NOTHING = Beside()
@@ -55,18 +55,18 @@ class TrainingMethod:
     paper: str  # number on arXiv
 
     noun: ClassVar[str]  # what it trains, in messages
-    settings: ClassVar[tuple[str, ...]]  # parts of `TrainConfig` that it reads, beside those of all methods
+    settings: ClassVar[tuple[str, ...]]  # parts of `TrainConfig` that it reads beside the common settings
     needs: ClassVar[Mapping[str, str]] = {}  # "draft" or "head", if it must be given -> what it is for
-    takes: ClassVar[tuple[str, ...]] = ()  # of them, what may be given
-    reports_others: ClassVar[bool] = False  # on texts of other domains
-    # whether what it trains can only be made when the texts are known
+    takes: ClassVar[tuple[str, ...]] = ()  # "draft" or "head", if it may be given
+    reports_others: ClassVar[bool] = False  # whether it is evaluated on texts of other domains
+    # whether the drafter can be made only when the texts are known
     reads_texts: ClassVar[bool] = False
-    grows: ClassVar[bool] = False  # trains on growing parts of the data
-    # what is trained, in a card's "It ... . N parameters, so many % of WHOLE M."
+    grows: ClassVar[bool] = False  # whether it trains on growing parts of the data
+    # the sentence "It {promise}." of a card, before its "N parameters{counted}, P % of {whole} M."
     promise: ClassVar[str] = (
         "drafts tokens that the target verifies: the output's distribution stays that of the target"
     )
-    counted: ClassVar[str] = ""  # what else its parameters count
+    counted: ClassVar[str] = ""  # what else is counted among its parameters
     whole: ClassVar[str] = "the target's"
 
     def defaults(self) -> TrainConfig:
@@ -74,8 +74,8 @@ class TrainingMethod:
         return TrainConfig()
 
     def check_start(self, draft: str | None, head: str | None, general: str | None = None) -> None:
-        """ConfigError if a draft model or head is missing or of no use to the method, or if it is given texts
-        of other domains and reports nothing about them."""
+        """ConfigError if a draft model or head is missing, or if one, or `general` texts, are given that the
+        method does not use."""
         if general is not None and not self.reports_others:
             raise ConfigError(f"{self.name} reports nothing about other domains: leave out general")
         for option, value in (("draft", draft), ("head", head)):
@@ -87,41 +87,40 @@ class TrainingMethod:
     def untrained(
         self, model: Model, config: TrainConfig, examples: Sequence[Example] = (), start: str | None = None
     ) -> Any:
-        """What is trained, in float32, as training begins. `examples`: texts to learn from; `start`: name or
-        folder of the draft model or head that was given. ValueError if it does not fit the target."""
+        """What is to be trained, in float32, before training. `examples`: texts to learn from; `start`: name
+        or folder of the given draft model or head. ValueError if that does not fit the target."""
         raise NotImplementedError
 
     def check_texts(self, examples: Sequence[Example], config: TrainConfig) -> None:
         """DataError if nothing can be learned from any of these texts."""
 
     def first_run(self, model: Model, config: TrainConfig, start: str | None) -> FirstRun | None:
-        """What another model learns before; None: nothing."""
+        """The training of another model before the drafter's; None: there is none."""
         return None
 
     def lesson(self, drafter: Any, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING) -> Lesson:
-        """What `drafter`, made by `untrained`, learns. The target's LM head is used in float32 and not
+        """The lesson of `drafter`, made by `untrained`. The target's LM head is used in float32 and not
         trained."""
         raise NotImplementedError
 
     def save(self, drafter: Any, folder: Path, model: Model) -> None:
-        """Write what was trained for the model, in a layout that other engines read if there is one; its
-        weights become bfloat16."""
+        """Write the trained drafter in bfloat16, if possible in a layout that other engines read."""
         raise NotImplementedError
 
     def save_prompts(self, examples: Sequence[Example], folder: Path, vocab: int) -> None:
-        """Write what is needed of the prompts to choose among drafters by a prompt."""
+        """Write what is needed of the prompts to choose later among several drafters by a prompt."""
 
     def described(self, target: str, start: str | None) -> str:
-        """What is trained, for a card; `start`: the draft model or head that was given."""
+        """What is trained, for a card; `start`: the given draft model or head."""
         return f"{self.noun.removeprefix('a ')} for {target}"
 
     def weights_read(self, config: Mapping[str, Any]) -> float:
-        """The share of the drafter's weights that is read from memory to draft one token; `config`: the
-        settings with which it was trained. 1 unless each position has weights of its own."""
+        """Share of the drafter's weights that is read from memory per draft token: 1 unless each position has
+        weights of its own. `config`: the settings of the training."""
         return 1.0
 
     def uses(self, folder: str, target: str, start: str | None) -> list[str]:
-        """Arguments of `outpace generate` with what is in the folder."""
+        """Arguments of `outpace generate` that use the drafter in the folder."""
         raise NotImplementedError
 
     def vllm_config(self, folder: str, config: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -15,18 +15,19 @@ from outpace.training.method import TrainingMethod
 
 @cache
 def methods() -> dict[str, TrainingMethod]:
-    """All of them by name: those of heads first, then those of draft models, predictors and targets."""
+    """All methods by name: first those that train heads, then draft models, predictors and targets."""
     lessons = [
         import_module(module)
         for package in (heads, predictors)
-        for each in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
-        if each.ispkg and find_spec(module := f"{each.name}.lesson")
+        for folder in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+        if folder.ispkg and find_spec(module := f"{folder.name}.lesson")
     ]
-    found: list[TrainingMethod] = []
+    every_method: list[TrainingMethod] = []
     for module in (*lessons, draft_methods, exit_methods):
-        found.extend(module.METHODS)
-    nouns = list(dict.fromkeys(each.noun for each in found))
-    return {each.name: each for each in sorted(found, key=lambda each: nouns.index(each.noun))}
+        every_method.extend(module.METHODS)
+    nouns = list(dict.fromkeys(method.noun for method in every_method))
+    every_method.sort(key=lambda method: nouns.index(method.noun))
+    return {method.name: method for method in every_method}
 
 
 def named(method: str) -> TrainingMethod:

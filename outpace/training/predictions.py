@@ -12,14 +12,14 @@ NUM_BINS = 10  # of predictions, equally wide
 
 
 def best_f1(scores: Tensor, accepted: Tensor) -> float:  # (N,), (N,) probabilities of being accepted
-    """The largest F1, over all thresholds, of calling the tokens rejected whose score is at most the
-    threshold: 2 TP / (2 TP + FP + FN), with expected numbers of tokens. 0 without rejections."""
+    """The largest F1 over all thresholds of the score, at or below which a token is classified as rejected:
+    2 TP / (2 TP + FP + FN), with expected numbers of tokens. 0 without rejections."""
     scores, order = scores.sort()
     rejected = 1 - accepted[order].double()
-    # 2 TP + FP + FN is the number of tokens called rejected plus that of rejected tokens
+    # 2 TP + FP + FN: number of tokens classified as rejected plus number of rejected tokens
     called = torch.arange(1, len(scores) + 1, device=scores.device)
     f1 = 2 * rejected.cumsum(0) / (called + rejected.sum())
-    # tokens of equal scores are called rejected together
+    # tokens of equal scores are on the same side of a threshold
     is_last = torch.ones_like(scores, dtype=torch.bool)
     is_last[:-1] = scores[1:] > scores[:-1]
     return float(f1[is_last].max()) if len(scores) else 0.0
@@ -28,9 +28,9 @@ def best_f1(scores: Tensor, accepted: Tensor) -> float:  # (N,), (N,) probabilit
 def calibration_error(
     predicted: Tensor, accepted: Tensor, rejection_weight: float = 1.0
 ) -> float:  # (N,), (N,) probabilities of being accepted
-    """The mean over tokens of the distance between the mean prediction and the share of accepted tokens in
-    bins of predictions (expected calibration error). An acceptance counts once and a rejection
-    `rejection_weight` times, as in the loss, which predictions follow."""
+    """Expected calibration error: the mean over tokens of the distance between mean prediction and share of
+    accepted tokens, in bins of predictions. A rejection counts `rejection_weight` times, as in the loss by
+    which the predictor was trained."""
     weights = accepted + rejection_weight * (1 - accepted)
     place = (predicted * NUM_BINS).long().clamp(0, NUM_BINS - 1)
 

@@ -1,4 +1,4 @@
-"""What the methods that train predictors share."""
+"""The base classes of methods that train predictors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from outpace.training.texts import Example
 
 @dataclass(frozen=True)
 class Judged:
-    """A predictor with the draft model or head whose tokens it learns to judge."""
+    """A predictor with the draft model or head for whose tokens it learns to predict acceptance."""
 
     predictor: Any  # a Predictor
     drafter: Any  # PreTrainedModel or DraftHead
@@ -53,8 +53,7 @@ class PredictorMethod(TrainingMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptanceMethod(PredictorMethod):
-    """Trains a small network that predicts, token by token, whether the target will accept what a draft model
-    drafts."""
+    """Trains a small network that predicts for each token of a draft model whether the target accepts it."""
 
     new: Callable[[PreTrainedModel, TrainConfig], AcceptancePredictor]
     lesson_type: Callable[..., Lesson]  # given the predictor, the draft model, the LM head and the settings
@@ -71,7 +70,7 @@ class AcceptanceMethod(PredictorMethod):
         return self.judging(draft_model(model, config, start), model.target, config)
 
     def judging(self, draft: PreTrainedModel, target: HFTarget, config: TrainConfig) -> Judged:
-        """The predictor before training, with the draft model whose tokens it will learn to judge."""
+        """The predictor before training, with its draft model."""
         predictor = seeded(config, lambda: self.new(draft, config))
         predictor.trained_for = Pair(model_fingerprint(draft), target_fingerprint(target))
         return Judged(predictor.to(target.device), draft)
@@ -101,7 +100,7 @@ class HeadPredictorMethod(PredictorMethod):
         return self.judging(head, model.target, config)
 
     def judging(self, head: DraftHead, target: HFTarget, config: TrainConfig) -> Judged:
-        """The predictor before training, with the head whose drafts it will learn to judge."""
+        """The predictor before training, with its head."""
         predictor = seeded(config, lambda: self.new(head, target, config))
         predictor.trained_for = Pair(head_fingerprint(head), target_fingerprint(target))
         return Judged(predictor.to(target.device), head)
@@ -111,12 +110,12 @@ class HeadPredictorMethod(PredictorMethod):
 
 
 def seeded(config: TrainConfig, make: Callable[[], Any]) -> Any:
-    """What is made with random weights that follow from the settings' seed."""
+    """What `make` returns, with torch's random numbers seeded by the settings' seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return make()
 
 
 def frozen_head_of(drafter: Judged, target: HFTarget) -> torch.nn.Module:
-    """A copy of the target's LM head for the losses, which a head without one of its own uses too."""
+    """A copy of the target's LM head for the losses; a head without an LM head of its own uses it too."""
     return learning_head(drafter.drafter, target)

@@ -30,7 +30,7 @@ from outpace.training.texts import DataError, Prompt, fingerprint, read_prompts,
 from outpace.training.trainer import processes, trained
 
 RUN, CAPTURED, PROVENANCE = "run.json", "captured.json", "training.json"
-DRY_RUN = {"dry_run": True}  # what RUN says of an untrained drafter, which any run may overwrite
+DRY_RUN = {"dry_run": True}  # content of RUN for an untrained drafter, which any run may overwrite
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ def train(
 ) -> Trained:
     """Train a drafter with a method of `methods.methods()` and write it to the folder `output`.
 
-    `draft`: name or folder of the draft model that a method trains, or whose tokens a predictor learns to
-    judge; without it fastdraft makes a smaller one of the target's architecture. `head`: folder of a head to
-    begin with, in place of a new one, or of the head that a predictor is for. `changes`: settings such as
+    `draft`: name or folder of the draft model to train, or of the draft model that a predictor is for;
+    without it fastdraft makes a smaller one of the target's architecture. `head`: folder of a head to begin
+    with, in place of a new one, or of the head that a predictor is for. `changes`: settings such as
     "steps=500". `captured`: folder for the target's answers and hidden states, by default in `output`; runs
     with the same target, data, settings of the answers, `length` and `held_out` may share one. `general`:
     data of other domains, on which domain-drafter reports what the draft model forgets. `dry_run`: write an
@@ -82,7 +82,7 @@ def train(
         (folder / RUN).write_text(json.dumps(DRY_RUN) + "\n", encoding="utf-8")
         return Trained(folder, (), 0, 0)
     running = processes()
-    # before the target answers: what does not fit is refused at once
+    # made before the target generates answers, so that unsuited arguments are refused at once
     drafter = None if trains.reads_texts and not start else trains.untrained(model, config, start=start)
     prompts = read_prompts(data, model, config.texts, config.answers.seed)
     texts = {"target": target_fingerprint(model.target), "data": fingerprint(prompts)}
@@ -93,7 +93,7 @@ def train(
         identity["general"] = fingerprint(others)
     work = folder / "work"
     states = Path(captured) if captured else work
-    with running.main_process_first():  # what the first process writes, the others read
+    with running.main_process_first():  # other processes read the files that the first one writes
         made_of = texts | {"answers": asdict(config.answers)}
         made_of |= {"length": config.length, "held_out": config.held_out}
         again = "give another --output"
@@ -108,18 +108,18 @@ def train(
 
         growth, trainer = grown(model, prompts, others, config, begin, states / "growth", work / "rounds")
         kept = growth.rounds[growth.kept]
-        found = Trained(folder, (kept.evaluation,), kept.num_texts, kept.num_tokens, growth)
+        result = Trained(folder, (kept.evaluation,), kept.num_texts, kept.num_tokens, growth)
         if running.is_main_process:
             assert isinstance(trainer.lesson, DraftModelLesson)
             trains.save(trainer.lesson.draft, folder, model)
-            _finish(folder, identity, found, data, model, trainer.lesson.num_draft_parameters)
-        return found
+            _finish(folder, identity, result, data, model, trainer.lesson.num_draft_parameters)
+        return result
     with running.main_process_first():
         with progress(len(prompts), LABEL) as advance:
             examples = answered(model, prompts, config.answers, states / "answers", advance)
     learned, test = split_texts(examples, config.length, config.held_out)
     if not (learned and test):
-        num_answered = sum(each.first < len(each.tokens) for each in examples)
+        num_answered = sum(example.first < len(example.tokens) for example in examples)
         raise DataError(_too_few(data, config, num_answered, len(learned) + len(test)))
     for part in (learned, test):
         trains.check_texts(part, config)
@@ -131,15 +131,15 @@ def train(
     beside = Beside(None if first is None else first.model, end_tokens(model))
     lesson = trains.lesson(drafter, model.target, config, beside)
     trainer = trained(lesson, model.target, learned, test, config, states, work / "checkpoints")
-    found = Trained(
-        folder, tuple(trainer.evaluations), len(learned), sum(len(each.tokens) for each in learned)
+    result = Trained(
+        folder, tuple(trainer.evaluations), len(learned), sum(len(example.tokens) for example in learned)
     )
     if running.is_main_process:
         trainer.lesson.finish(trainer.held_out())
         trains.save(drafter, folder, model)
         trains.save_prompts(examples, folder, model.target.vocab)
-        _finish(folder, identity, found, data, model, trainer.lesson.num_draft_parameters)
-    return found
+        _finish(folder, identity, result, data, model, trainer.lesson.num_draft_parameters)
+    return result
 
 
 def _check_output(folder: Path, dry_run: bool) -> None:
@@ -165,8 +165,8 @@ def _read(path: Path, otherwise: str) -> dict[str, Any]:
 
 
 def _begin(path: Path, identity: dict[str, Any], otherwise: str) -> None:
-    """Note in a file of the folder what the folder holds. ConfigError if it holds something else, which says
-    what to do `otherwise`."""
+    """Write what the folder holds to a file in it. ConfigError, which ends with the advice `otherwise`, if
+    the folder holds something else."""
     if path.parent.exists() and not path.parent.is_dir():
         raise ConfigError(f"{path.parent} is a file: {otherwise}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,23 +185,23 @@ def _begin(path: Path, identity: dict[str, Any], otherwise: str) -> None:
 
 
 def _keeps_answers(states: Path, made_of: dict[str, Any]) -> bool:
-    """Whether a folder holds answers that were made of the same."""
+    """Whether a folder holds answers made with the same settings and data."""
     if not (states / CAPTURED).is_file() or not any((states / "answers").glob("*.json")):
         return False
     return not _different(_read(states / CAPTURED, "give another folder"), json.loads(json.dumps(made_of)))
 
 
 def _different(before: Any, now: dict[str, Any], prefix: str = "") -> list[str]:
-    """Dotted names of what is in `now` and is not the same in `before`."""
-    found = list[str]()
+    """Dotted names of the items of `now` that differ from those in `before`."""
+    names = list[str]()
     for name, value in now.items():
         old = before.get(name) if isinstance(before, dict) else None
         if isinstance(value, dict):
             # settings have the names that --set takes, without "config."
-            found += _different(old, value, "" if name == "config" else f"{prefix}{name}.")
+            names += _different(old, value, "" if name == "config" else f"{prefix}{name}.")
         elif old != value:
-            found.append(f"{prefix}{name}")
-    return found
+            names.append(f"{prefix}{name}")
+    return names
 
 
 def _too_few(data: str, config: TrainConfig, num_answered: int, num_texts: int) -> str:
@@ -222,20 +222,20 @@ def _too_few(data: str, config: TrainConfig, num_answered: int, num_texts: int) 
 def _finish(
     folder: Path,
     identity: dict[str, Any],
-    found: Trained,
+    result: Trained,
     data: str,
     model: Model,
     num_parameters: int,  # of the drafter
 ) -> None:
-    """Write what the drafter was made of, and its model card."""
+    """Write a record of how the drafter was made, and its model card."""
     facts = identity | {
         "target_name": model.name,
         "data_name": Path(data).name,  # cards are published: no folders of this machine
-        "texts": found.num_texts,
-        "tokens": found.num_tokens,
+        "texts": result.num_texts,
+        "tokens": result.num_tokens,
         "parameters": num_parameters,
         "processes": processes().num_processes,  # each of them has batches of its own
-        "evaluations": [asdict(each) for each in found.evaluations],
+        "evaluations": [asdict(evaluation) for evaluation in result.evaluations],
         "versions": {
             "outpace": __version__,
             "torch": torch.__version__,
@@ -243,8 +243,8 @@ def _finish(
             "python": platform.python_version(),
         },
     }
-    if found.growth is not None:
-        facts["growth"] = asdict(found.growth) | {"findings": found.growth.findings}
+    if result.growth is not None:
+        facts["growth"] = asdict(result.growth) | {"findings": result.growth.findings}
     (folder / PROVENANCE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    whole = sum(each.numel() for each in model.target.model.parameters())
-    write_card(folder, facts, found.evaluations, (num_parameters, whole))
+    whole = sum(parameter.numel() for parameter in model.target.model.parameters())
+    write_card(folder, facts, result.evaluations, (num_parameters, whole))

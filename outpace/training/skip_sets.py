@@ -1,4 +1,4 @@
-"""Search, for each domain of prompts, for the sub-layers without which a target drafts its own text fastest
+"""Searches, for each domain of prompts, the skip set with which a target drafts its own text fastest
 (`outpace index build --kind skip-sets`)."""
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from outpace.recipes.self_speculation.knn_ssd.skip_set_anchors import SkipSetAnc
 from outpace.recipes.self_speculation.swift.gaussian_process import most_promising
 from outpace.verifiers.match import Match
 
-DEPTH, THRESHOLD = 12, 0.8  # longest draft, and draft probability of the token that ends one
-SEARCHED, TOKENS = 8, 32  # prompts of a domain on which sets are searched, and tokens generated after each
-NOISE = 1e-2  # variance of the speed that the search takes for an error, relative
+DEPTH, THRESHOLD = 12, 0.8  # longest draft; a draft ends at a token of lower draft probability
+SEARCHED, TOKENS = 8, 32  # number of prompts per domain for the search, and tokens generated after each
+NOISE = 1e-2  # relative variance of the speed that the search attributes to noise
 
 
 def anchored(
@@ -36,9 +36,8 @@ def anchored(
     trials: int,
     on_trial: Callable[[], None] = lambda: None,
 ) -> SkipSetAnchors:
-    """Build the anchors of domains, each given by its prompts, with a skip set for each that `best_set` has
-    found on its first prompts. ValueError for a domain without prompts. `on_trial` is called after each
-    trial."""
+    """Build an anchor for each domain, given by its prompts, with the skip set that `best_set` finds on its
+    first prompts. ValueError for a domain without prompts. `on_trial` is called after each trial."""
     vectors, sets = list[NDArray[np.float32]](), list[SkipSet]()
     for prompts in domains:
         texts = [torch.tensor(np.asarray(prompt, np.int64)) for prompt in prompts if len(prompt)]
@@ -55,23 +54,23 @@ def best_set(
     layers = num_layers(target)
     start = alternate_layers(layers)
     points = [_point(start, layers), *(_point(SkipSet.of_layers([layer]), layers) for layer in range(layers))]
-    tried, values, found = list[list[float]](), list[float](), dict[SkipSet, float]()
+    tried, values, speeds = list[list[float]](), list[float](), dict[SkipSet, float]()
     for trial in range(trials):
         point = points[trial] if trial < len(points) else most_promising(tried, values, noise=NOISE).tolist()
         skip_set = _set(point, layers)
-        if skip_set not in found:
-            found[skip_set] = speed(target, skip_set, prompts)
+        if skip_set not in speeds:
+            speeds[skip_set] = speed(target, skip_set, prompts)
         tried.append(point)
-        values.append(found[skip_set])
+        values.append(speeds[skip_set])
         on_trial()
-    return max(found, key=found.__getitem__) if found else start
+    return max(speeds, key=speeds.__getitem__) if speeds else start
 
 
 def speed(target: Target, skip_set: SkipSet, prompts: Sequence[Tensor]) -> float:
-    """Tokens that are generated in the time of one forward of the target, if the time of a forward is that of
-    reading its weights: `TOKENS` tokens after each prompt are decoded greedily with drafts of the target
-    without the set, and forwards are counted. Times are not measured, so the result is repeatable and other
-    load does not change it. 0 for a set that leaves nothing."""
+    """Tokens generated in the time of one forward of the target, if a forward takes the time to read its
+    weights: `TOKENS` tokens after each prompt are decoded greedily with drafts of the target without these
+    sub-layers, and forwards are counted. No times are measured, so the result is repeatable. 0 for a set that
+    skips everything."""
     layers = num_layers(target)
     if not len(skip_set) or len(skip_set.layers) == layers:
         return 1.0 if not len(skip_set) else 0.0

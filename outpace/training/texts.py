@@ -1,4 +1,4 @@
-"""The texts of a training run: prompts from files or of the package, their answers, and which tokens count.
+"""The texts of a training run: prompts from files or the package, their answers, and the tokens to learn.
 
 Letters: T tokens.
 """
@@ -48,10 +48,10 @@ class Example:
     """A text to learn from."""
 
     tokens: tuple[int, ...]  # (T,)
-    first: int  # index of the first token that was generated; the drafter learns to predict those from it on
+    first: int  # index of the first generated token; the drafter learns to predict tokens from it on
 
     def pieces(self, length: int) -> Iterator[Example]:
-        """The text in pieces of at most `length` tokens that have something to learn."""
+        """The text in pieces of at most `length` tokens, without pieces that have no generated token."""
         for start in range(0, len(self.tokens), length):
             tokens = self.tokens[start : start + length]
             first = max(1, self.first - start)
@@ -60,11 +60,11 @@ class Example:
 
 
 def read_prompts(source: str, model: Model, limit: int, seed: int) -> list[Prompt]:
-    """At most `limit` prompts, in an order that follows from the seed: `builtin:code` is source of Python's
-    standard library; a .jsonl file has a "prompt" or "messages" in each line, with an "answer" or a last
-    message of the assistant where the target has answered; any other file has a prompt in each line, or
-    between lines `---`. Files may be compressed (.gz). DataError if nothing can be used, and for a row that
-    is no prompt."""
+    """At most `limit` prompts, in an order that depends on the seed. `builtin:code`: source code of Python's
+    standard library. A .jsonl file: "prompt" or "messages" in each line, and if the target has answered, an
+    "answer" or a last message of the assistant. Any other file: a prompt per line, or prompts separated by
+    lines `---`. Files may be compressed (.gz). DataError if nothing can be used, and for a row that is no
+    prompt."""
     if source.startswith("builtin:"):
         if source != BUILT_IN:
             raise DataError(f"there is no data {source}: use {BUILT_IN} or a file")
@@ -72,37 +72,37 @@ def read_prompts(source: str, model: Model, limit: int, seed: int) -> list[Promp
     else:
         given = list(_file(Path(source)))
     random.Random(f"{seed} prompts").shuffle(given)
-    found: list[Prompt] = []
-    for place, each in given:
-        if len(found) == limit:
+    prompts: list[Prompt] = []
+    for place, row in given:
+        if len(prompts) == limit:
             break
         try:
-            found.append(_prompt(each, model))
+            prompts.append(_prompt(row, model))
         except ValueError as error:
             raise DataError(f"{place}{error}") from error
-    if len(found) < 2:
-        raise DataError(f"{source} has {len(found)} prompts: give at least two, better thousands")
-    return found
+    if len(prompts) < 2:
+        raise DataError(f"{source} has {len(prompts)} prompts: give at least two, better thousands")
+    return prompts
 
 
 def split_texts(
     examples: Sequence[Example], length: int, held_out: float
 ) -> tuple[list[Example], list[Example]]:
-    """Cut texts into pieces of at most `length` tokens; returns those for training and those for evaluation.
-    The first texts are for evaluation, as many as hold the share `held_out` of all pieces. All pieces of a
-    text are on one side, and a text that the data has twice counts once."""
-    pieces = {each: list(each.pieces(length)) for each in examples}  # each text once
+    """Cut texts into pieces of at most `length` tokens; returns (pieces for training, pieces for evaluation).
+    The first texts are for evaluation, up to a share `held_out` of all pieces. All pieces of a text are on
+    one side, and a text that occurs twice counts once."""
+    pieces = {example: list(example.pieces(length)) for example in examples}  # each text once
     wanted = max(1, round(sum(map(len, pieces.values())) * held_out))
     learned: list[Example] = []
     evaluated: list[Example] = []
-    for each in pieces.values():
-        (evaluated if len(evaluated) < wanted else learned).extend(each)
+    for parts in pieces.values():
+        (evaluated if len(evaluated) < wanted else learned).extend(parts)
     return learned, evaluated
 
 
 def fingerprint(prompts: Sequence[Prompt]) -> str:
     """A hash of the prompts and answers."""
-    data = json.dumps([[each.tokens, each.answer] for each in prompts], separators=(",", ":"))
+    data = json.dumps([[prompt.tokens, prompt.answer] for prompt in prompts], separators=(",", ":"))
     return hashlib.sha256(data.encode()).hexdigest()[:16]
 
 
@@ -113,7 +113,7 @@ def _prompt(given: Any, model: Model) -> Prompt:
     assert isinstance(given, Mapping)
     messages = given.get("messages")
     if messages:
-        if not isinstance(messages, list) or not all(isinstance(each, Mapping) for each in messages):
+        if not isinstance(messages, list) or not all(isinstance(message, Mapping) for message in messages):
             raise ValueError('"messages" is a list of objects with "role" and "content"')
         answer = messages[-1].get("content") if messages[-1].get("role") == "assistant" else None
         if answer is None and messages[-1].get("role") == "assistant":
@@ -127,8 +127,7 @@ def _prompt(given: Any, model: Model) -> Prompt:
 
 
 def _answer(answer: Any, model: Model) -> list[int]:
-    """The tokens of an answer, which goes on after a prompt: without the special tokens of a text's beginning
-    and end."""
+    """The tokens of an answer, which follows a prompt: without special tokens at its beginning and end."""
     if isinstance(answer, str):
         tokenizer = required(model.tokenizer, "an answer in text")
         tokens = tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
@@ -148,7 +147,7 @@ def _file(path: Path) -> Iterator[tuple[str, Any]]:
     except ValueError as error:
         raise DataError(str(error)) from error
     if ".jsonl" not in path.suffixes:
-        yield from ((f"{path}: ", each) for each in split_prompts(text))
+        yield from ((f"{path}: ", prompt) for prompt in split_prompts(text))
         return
     for number, line in enumerate(split_lines(text), 1):
         if not line.strip():

@@ -1,7 +1,7 @@
 """The training loop: steps, learning rate, checkpoints; a run that is stopped continues with the same result.
 
-What a step does follows from its number and the seed: the order of the texts and the noise. A checkpoint
-therefore holds weights, the optimizer's state and the number of the step.
+The texts and the noise of a step follow from its number and the seed. A checkpoint therefore holds only
+weights, the optimizer's state and the number of the step.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from outpace.training.lessons.lesson import Lesson
 from outpace.training.texts import Example
 
 STATE, LOG = "state.pt", "log.jsonl"
-# A trained weight is of the order of 1. The squares of weights up to this one are still numbers in bfloat16,
-# in which drafters are written.
+# Larger weights count as diverged: trained weights are of the order of 1. Squares of weights up to this one
+# do not overflow in bfloat16, in which drafters are written.
 LARGEST_WEIGHT = 1e18
 
 
@@ -57,12 +57,14 @@ class Trainer:
         self.step = 0
         self.evaluations: list[Evaluation] = []
         self._source, self._held_out = source, held_out
-        # its precision is that of the whole process, in which other runs may have another: see `_advance`
+        # its precision would apply to the whole process, where other runs may use another: see `_advance`
         self._accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")
         own = list(lesson.trained.values())
-        # a head uses parameters of the target in place, which get no gradient until the run has ended
+        # parameters of the target that a head uses in place get no gradient during the run
         ids = set(map(id, own))
-        self._frozen = [each for each in lesson.parameters() if each.requires_grad and id(each) not in ids]
+        self._frozen = [
+            other for other in lesson.parameters() if other.requires_grad and id(other) not in ids
+        ]
         for parameter in self._frozen:
             parameter.requires_grad_(False)
         for parameter in own:
@@ -135,8 +137,8 @@ class Trainer:
         return mean
 
     def _check_weights(self) -> None:
-        """TrainingError if the weights cannot have learned anything; before they are written."""
-        largest = max(float(each.detach().abs().amax()) for each in self._own if each.numel())
+        """TrainingError, before weights are written, if they have diverged."""
+        largest = max(float(parameter.detach().abs().amax()) for parameter in self._own if parameter.numel())
         if not largest < LARGEST_WEIGHT:  # NaN too
             raise self._diverged(f"weights of up to {largest:.0e} after step {self.step}")
 
@@ -153,15 +155,15 @@ class Trainer:
         return self._accelerator.process_index
 
     def _indices(self, part: int) -> list[int]:
-        """The texts of one batch: every text once per epoch, in an order that follows from the seed."""
+        """The texts of one batch: every text once per epoch, in an order that depends on the seed."""
         config, count = self.config, len(self._source.examples)
         size = config.batch * self._accelerator.num_processes
         first = (self.step * config.accumulate + part) * size + self._rank * config.batch
-        found: list[int] = []
+        indices: list[int] = []
         for place in range(first, first + config.batch):
             epoch, within = divmod(place, count)
-            found.append(_order(count, config.seed, epoch)[within])
-        return found
+            indices.append(_order(count, config.seed, epoch)[within])
+        return indices
 
     def evaluate(self) -> Evaluation:
         """The lesson's measurements on the held-out texts."""
@@ -173,7 +175,7 @@ class Trainer:
             yield self._held_out.batch(indices).to(self._accelerator.device)
 
     def save(self) -> None:
-        """Write a checkpoint, then remove the oldest ones; an interrupted call leaves those before intact."""
+        """Write a checkpoint, then remove the oldest ones; an interrupted call leaves earlier ones intact."""
         self._accelerator.wait_for_everyone()
         if not self._accelerator.is_main_process:
             return
@@ -181,10 +183,10 @@ class Trainer:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         state = {
-            "weights": {name: each.detach().cpu() for name, each in self.lesson.trained.items()},
+            "weights": {name: parameter.detach().cpu() for name, parameter in self.lesson.trained.items()},
             "optimizer": self._optimizer.state_dict(),
             "step": self.step,
-            "evaluations": [asdict(each) for each in self.evaluations],
+            "evaluations": [asdict(evaluation) for evaluation in self.evaluations],
         }
         torch.save(state, partial / STATE)
         target = self.folder / f"step-{self.step:07d}"
@@ -194,8 +196,8 @@ class Trainer:
             shutil.rmtree(self.folder / f"step-{step:07d}")
 
     def resume(self) -> bool:
-        """Continue from the newest checkpoint that is whole; returns whether there is one. TrainingError if
-        there are only damaged ones."""
+        """Continue from the newest undamaged checkpoint; returns whether there is one. TrainingError if all
+        are damaged."""
         saved = sorted(self._saved(), reverse=True)
         for step in saved:
             path = self.folder / f"step-{step:07d}" / STATE
@@ -218,14 +220,14 @@ class Trainer:
         return False
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Continue from this checkpoint. ValueError, before anything is changed, if its weights are not those
-        of the lesson."""
+        """Continue from this checkpoint. ValueError, before anything is changed, if its weights do not fit
+        the lesson."""
         weights, own = state["weights"], self.lesson.trained
-        shapes = [{name: tuple(each.shape) for name, each in each.items()} for each in (weights, own)]
+        shapes = [{name: tuple(weight.shape) for name, weight in part.items()} for part in (weights, own)]
         if shapes[0] != shapes[1]:
             different = sorted(dict(shapes[0].items() ^ shapes[1].items()))
             raise ValueError(f"missing, unknown or of another shape: {', '.join(different)}")
-        evaluations = [self.lesson.evaluation_type(**each) for each in state["evaluations"]]
+        evaluations = [self.lesson.evaluation_type(**fields) for fields in state["evaluations"]]
         self._optimizer.load_state_dict(state["optimizer"])
         with torch.no_grad():
             for name, value in weights.items():

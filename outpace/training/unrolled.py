@@ -1,13 +1,13 @@
-"""A head over whole texts as it runs while drafting: first on the target's features, then on its own outputs.
+"""Runs a head over whole texts as in drafting: first on the target's features, then on its own outputs.
 
 Column t of step 0 reads token t + 1 with the target's feature at token t; column t of step s reads token
-t + 1 + s with the output of column t at step s - 1, which takes the place of the feature at token t + s. It
-attends to the columns up to t of step 0 and to column t of the later steps: what a draft that begins at
-column t would have in its KV cache. (Training-time test, Li et al. 2025; the same context as in HASS, Zhang
-et al. 2025, whose columns are counted from the draft's end.)
+t + 1 + s with the output of column t at step s - 1, in place of the feature at token t + s. It attends to the
+columns up to t of step 0 and to column t of later steps: the KV cache of a draft that begins at column t.
+(Training-time test, Li et al. 2025; the same context as in HASS, Zhang et al. 2025, where columns are counted
+from the draft's end.)
 
-Letters: R texts, T tokens, C = T - 1 columns, M of them whose outputs are wanted, W the most of them in one
-text, D hidden size, F size of a feature.
+Letters: R texts, T tokens, C = T - 1 columns, M columns whose outputs are wanted, W largest number of these
+in one text, D hidden size, F size of a feature.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from outpace.models.heads.draft_head import DraftHead
 
 @dataclass(frozen=True)
 class UnrolledStep:
-    """The head's outputs at one step, for column t about what follows token t + 1 + `step`."""
+    """The head's outputs at one step; column t predicts the token after token t + 1 + `step`."""
 
     step: int
     states: Tensor  # (M, D) output of the last layer
-    features: Tensor  # (M, F) what the next step reads
+    features: Tensor  # (M, F) features for the next step
 
 
 def unrolled(
@@ -41,8 +41,7 @@ def unrolled(
     detached: bool = False,  # no gradient through the head's outputs as inputs of the next step
 ) -> Iterator[UnrolledStep]:
     """Run the head step by step: step 0 over all columns, since later ones attend to them, further steps over
-    those that are wanted. Tokens beyond the end of a text read token 0; the columns that need them are to be
-    masked."""
+    the wanted columns. Beyond the end of a text token 0 is read: callers mask the columns concerned."""
     rows, count = features.shape[:2]
     device = features.device
     kept = _KeptEntries()
@@ -69,7 +68,7 @@ def unrolled(
 
 
 def over_text(head: DraftHead, tokens: Tensor, features: Tensor) -> Tensor:  # (R, T), (R, C, F) -> (R, C, D)
-    """The normed outputs of a head that runs over the text only, at columns 0 to C - 1."""
+    """The normed outputs of a head at columns 0 to C - 1, without steps on its own outputs."""
     rows, count = features.shape[:2]
     columns = torch.ones(rows, count, dtype=torch.bool, device=features.device)
     (step,) = unrolled(head, tokens, features, columns, 1)
@@ -77,7 +76,7 @@ def over_text(head: DraftHead, tokens: Tensor, features: Tensor) -> Tensor:  # (
 
 
 def _padded(columns: Tensor) -> tuple[Tensor, Tensor]:  # (R, C) bool -> (R, W) int64, (R, W) bool
-    """The indices of each text's columns in increasing order, padded with 0, and where is no padding."""
+    """The indices of each text's columns in increasing order, padded with 0, and a mask without padding."""
     counts = columns.sum(1)
     width = int(counts.max())
     is_column = torch.arange(width, device=columns.device) < counts[:, None]
@@ -87,7 +86,7 @@ def _padded(columns: Tensor) -> tuple[Tensor, Tensor]:  # (R, C) bool -> (R, W) 
 
 
 class _KeptEntries(Cache):
-    """The keys and values of all steps so far, one after the other."""
+    """A KV cache with the keys and values of all steps so far, concatenated."""
 
     layers: list[object] = []
 

@@ -1,10 +1,10 @@
 """How predictors of a draft model's acceptance learn from draft tokens in the place of the target's.
 
-At every token that the target generated, the frozen draft model drafts a token after the text before it. The
-target's distribution there tells how probably it is accepted.
+At every position of a token that the target generated, the frozen draft model drafts a token. The target's
+distribution there gives the probability that it is accepted.
 
-Letters: R texts, T tokens, C columns and M of them (see training.lessons.lesson), V vocabulary size, D hidden
-size of the draft model.
+Letters: R texts, T tokens, C and M columns (see training.lessons.lesson), V vocabulary size, D hidden size of
+the draft model.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class AcceptanceLesson(Lesson):
     ) -> None:
         super().__init__(dict(predictor.named_parameters()), target_head)
         self.predictor, self.settings = predictor, settings
-        self._draft = (draft,)  # not as a module: it is not trained
+        self._draft = (draft,)  # in a tuple, so that it is no submodule: it is not trained
         self._rejection_weight = rejection_weight
 
     def predicted(self, batch: Batch, noise: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """For some draft tokens the logarithm of the odds that they are accepted, as predicted; the share in
-        which they are; and their draft probabilities. (N,) each."""
+        """For some draft tokens the predicted log odds of acceptance, the probability of acceptance, and the
+        draft probability. (N,) each."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
@@ -72,10 +72,10 @@ class AcceptanceLesson(Lesson):
 
     @torch.no_grad()
     def evaluation(self, step: int, batches: Iterable[Batch]) -> PredictorEvaluation:
-        """Every evaluation of a run drafts the same tokens."""
+        """Measurements on draft tokens that are the same in every evaluation of a run."""
         noise = torch.Generator().manual_seed(0)
-        found = [self.predicted(batch, noise) for batch in batches]
-        log_odds, accepted, draft_probs = (torch.cat(each).float() for each in zip(*found, strict=True))
+        predictions = [self.predicted(batch, noise) for batch in batches]
+        log_odds, accepted, draft_probs = (torch.cat(part).float() for part in zip(*predictions, strict=True))
         prediction = log_odds.sigmoid()
         return PredictorEvaluation(
             step,

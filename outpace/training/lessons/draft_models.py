@@ -1,6 +1,6 @@
 """How draft models learn from a target with the same vocabulary.
 
-Letters: R texts, T tokens, C columns and M of them (see training.lessons.lesson), V vocabulary size.
+Letters: R texts, T tokens, C and M columns (see training.lessons.lesson), V vocabulary size.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.lesson import DrafterLesson, following
 from outpace.training.texts import Example
 
-JENSEN_SHANNON = "jensen_shannon"  # the divergence with a setting of its own
+JENSEN_SHANNON = "jensen_shannon"  # the only divergence with a parameter
 
 
 class DraftModelLesson(DrafterLesson):
     """DistillSpec (Zhou et al. 2024): a divergence between the target's distribution and the draft's at every
-    generated token. A share of the batches are texts that the draft continues itself. The paper's lenience,
-    which accepts more tokens than the target's distribution allows, is not built: verification is exact."""
+    generated token. In a share of the batches the draft model generates the answers itself. The paper's
+    lenience, which accepts more tokens than exact verification, is not implemented."""
 
     def __init__(
         self,
@@ -36,10 +36,10 @@ class DraftModelLesson(DrafterLesson):
         settings: Distillation,
         end_tokens: tuple[int, ...] = (),
     ) -> None:
-        """`end_tokens`: those with which an answer of the draft ends, as the target's do."""
+        """`end_tokens`: tokens that end an answer of the draft model."""
         super().__init__(dict(draft.named_parameters()), target_head)
         self.draft, self.settings, self._end_tokens = draft, settings, end_tokens
-        # shares the weights, so it answers with what has been learned so far; not a module
+        # shares the weights, so it answers with the present ones; in a tuple, so that it is no submodule
         self._answering = (HFTarget(draft),)
 
     def batch(self, source: FeatureSource, indices: Sequence[int], seed: int) -> Batch:
@@ -70,7 +70,7 @@ class DraftModelLesson(DrafterLesson):
         return logits_of(self.draft, batch)
 
     def _pair(self, batch: Batch) -> tuple[Tensor, Tensor]:  # (M, V), (M, V)
-        """The draft's logits and the target's at the temperature of the distributions to compare."""
+        """The draft's and the target's logits, divided by the temperature."""
         own = self.at_columns(following(self._logits(batch), 1), batch)
         return own / self.settings.temperature, self.target_logits(batch, 0) / self.settings.temperature
 
@@ -81,10 +81,10 @@ class DraftModelLesson(DrafterLesson):
 
 
 class FilteredLesson(DraftModelLesson):
-    """AdaSPEC (Hu et al. 2025): forward KL at the tokens where a reference, the same draft after plain
-    distillation, is furthest ahead. The tokens that it could not learn, or that are learned, are left out.
-    The loss is the mean over the tokens that are kept; the authors' code divides their sum by the number of
-    texts."""
+    """AdaSPEC (Hu et al. 2025): forward KL at the tokens where the draft's loss exceeds that of a reference
+    most; the reference is the same draft after plain distillation. This leaves out tokens that are learned
+    already or too hard to learn. The loss is the mean over the selected tokens; the authors' code divides
+    their sum by the number of texts."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class FilteredLesson(DraftModelLesson):
         target_head: nn.Module,
         settings: Distillation,
     ) -> None:
-        # texts of the data only: the gap to the reference is one of answers that the target wrote
+        # no answers of the draft itself: the gap to the reference is defined on the target's answers
         super().__init__(draft, target_head, replace(settings, divergence="forward_kl", on_policy=0.0))
-        self._reference = (reference,)  # not as a module: it is not trained
+        self._reference = (reference,)  # in a tuple, so that it is no submodule: it is not trained
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
         logits, target_logits = self._pair(batch)
@@ -133,7 +133,7 @@ class AlignmentLesson(DraftModelLesson):
 
 
 class SequenceLesson(DraftModelLesson):
-    """Next-token prediction of what the target answered."""
+    """Next-token prediction of the target's answers."""
 
     def __init__(self, draft: PreTrainedModel, target_head: nn.Module, settings: Distillation) -> None:
         super().__init__(draft, target_head, replace(settings, on_policy=0.0))
@@ -144,8 +144,8 @@ class SequenceLesson(DraftModelLesson):
 
 
 class FastDraftLesson(SequenceLesson):
-    """FastDraft (Zafrir et al. 2025), the alignment to the target's answers. Pretraining is a run on texts of
-    others before it. Drafts are evaluated up to the paper's longest."""
+    """FastDraft (Zafrir et al. 2025): the alignment to the target's answers. Pretraining is an earlier run on
+    other texts. Drafts are evaluated up to the paper's longest."""
 
     evaluated_depth = 8
 
@@ -153,8 +153,8 @@ class FastDraftLesson(SequenceLesson):
 def offline_lesson(
     draft: PreTrainedModel, target_head: nn.Module, settings: Distillation
 ) -> DraftModelLesson:
-    """What a draft model for a domain learns from stored answers of the target (Hong et al. 2025): forward KL
-    if the target's logits are known, else next-token prediction of the answers."""
+    """The lesson of a draft model for a domain on stored answers of the target (Hong et al. 2025): forward KL
+    if the target's logits are available, else next-token prediction of the answers."""
     if settings.access == "text":
         return SequenceLesson(draft, target_head, settings)
     return DraftModelLesson(draft, target_head, replace(settings, divergence="forward_kl", on_policy=0.0))

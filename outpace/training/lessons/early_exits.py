@@ -27,20 +27,20 @@ class ExitsLesson(DrafterLesson):
     """A model whose exits share its norm and its LM head."""
 
     def __init__(self, model: PreTrainedModel, target_head: nn.Module) -> None:
-        own = {name: each for name, each in model.named_parameters() if each.requires_grad}
+        own = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         super().__init__(own, target_head)
         self.model = model
         count = model.config.get_text_config().num_hidden_layers
         layers = OutputCapture(model, count).layers
         assert layers is not None
         self._layers = list(layers)[:count]
-        self._head = (ExitHead(model),)  # shares the weights; not a module
+        self._head = (ExitHead(model),)  # shares the weights; in a tuple, so that it is no submodule
 
     def _num_parameters(self, num_layers: int) -> int:
-        """Those of the first layers and of everything that is not in a layer."""
+        """Number of parameters of the first layers and of everything outside of layers."""
         skipped = self._layers[num_layers:]
-        whole = sum(each.numel() for each in self.model.parameters())
-        return whole - sum(p.numel() for each in skipped for p in each.parameters())
+        whole = sum(parameter.numel() for parameter in self.model.parameters())
+        return whole - sum(p.numel() for layer in skipped for p in layer.parameters())
 
     def _loss(self, logits: Tensor, batch: Batch) -> Tensor:  # (R, T, V)
         return losses.cross_entropy(logits[:, :-1], batch.tokens[:, 1:], batch.is_token[:, 1:])
@@ -62,8 +62,8 @@ class ExitsLesson(DrafterLesson):
         try:
             logits = self.model(input_ids=batch.tokens, use_cache=False, return_dict=True).logits
         finally:
-            for each in hooks:
-                each.remove()
+            for handle in hooks:
+                handle.remove()
         return states, logits
 
 
@@ -72,10 +72,9 @@ class EarlyExitLesson(ExitsLesson):
     places, forward KL from the distribution that the target had before training.
 
     Layer l of L is dropped in each text with probability p · (exp(l · ln 2 / (L - 1)) - 1): the first never,
-    the last most often. The loss of an exit counts the more the later it is, or as
-    much as that of any other; of the early exits one in `rotation` is learned in a step, which of them is
-    drawn, and the last layer always. The draft is the model up to its exit, the target the whole model as far
-    as it has been trained."""
+    the last most often. By `weighting`, losses of later exits count more, or all early exits count the same.
+    In a step the last layer is learned, and one in `rotation` early exits, which are drawn at random. In the
+    evaluation the model up to its exit drafts, and the target is the whole model in its present state."""
 
     def __init__(self, model: PreTrainedModel, target_head: nn.Module, settings: EarlyExits) -> None:
         super().__init__(model, target_head)
@@ -83,7 +82,7 @@ class EarlyExitLesson(ExitsLesson):
         count = len(self._layers)
         self.exit_layer = exit_layer(settings, count)
         learned = settings.layers or range(1, count)
-        self._learned = [layers - 1 for layers in learned]  # indices of the layers after which it may exit
+        self._learned = [layers - 1 for layers in learned]  # indices of the layers before the trained exits
 
     @property
     def num_draft_parameters(self) -> int:
@@ -94,10 +93,10 @@ class EarlyExitLesson(ExitsLesson):
         turn = int(torch.randint(self.settings.rotation, (), generator=noise))
         exits = [layer for at, layer in enumerate(self._learned) if at % self.settings.rotation == turn]
         weights = [exit_weight(layer, len(states), self.settings) for layer in (*exits, len(states) - 1)]
-        found = [*(self._head[0](states[layer]) for layer in exits), logits]
+        all_logits = [*(self._head[0](states[layer]) for layer in exits), logits]
         loss = self._divergence(batch) if self.settings.labels == "target" else self._loss
-        terms = zip(weights, found, strict=True)
-        return torch.stack([weight / sum(weights) * loss(each, batch) for weight, each in terms]).sum()
+        terms = zip(weights, all_logits, strict=True)
+        return torch.stack([weight / sum(weights) * loss(own, batch) for weight, own in terms]).sum()
 
     def _divergence(self, batch: Batch) -> Callable[[Tensor, Batch], Tensor]:
         """A function from the logits that one exit computes, (R, T, V), to its loss: the mean over tokens of
@@ -125,15 +124,15 @@ class EarlyExitLesson(ExitsLesson):
 
 
 class SortedLesson(ExitsLesson):
-    """Sorted fine-tuning (S2D): the sum of the losses of next-token prediction after all exits. A draft token
-    is that of the exit that `s2d` uses with its default thresholds."""
+    """Sorted fine-tuning (S2D): the sum of the losses of next-token prediction at all exits. A draft token is
+    predicted by the exit that `s2d` uses with its default thresholds."""
 
     def __init__(self, model: PreTrainedModel, target_head: nn.Module, exits: Sequence[int]) -> None:
         super().__init__(model, target_head)
         self.exits, self._thresholds = tuple(exits), default_thresholds(len(exits))
-        # layers behind the last exit get no gradient, for which several processes would wait
-        behind = {id(each) for layer in self._layers[exits[-1] :] for each in layer.parameters()}
-        self.trained = {name: each for name, each in self.trained.items() if id(each) not in behind}
+        # layers after the last exit get no gradient, so several processes would wait for it in vain
+        behind = {id(parameter) for layer in self._layers[exits[-1] :] for parameter in layer.parameters()}
+        self.trained = {name: weight for name, weight in self.trained.items() if id(weight) not in behind}
 
     @property
     def num_draft_parameters(self) -> int:
@@ -157,8 +156,8 @@ class SortedLesson(ExitsLesson):
 
 
 def exit_layer(settings: EarlyExits, num_layers: int) -> int:
-    """Number of layers that draft. Unless the settings have it: a quarter of the model's or, if only some
-    exits are trained, the one of them that is nearest to that."""
+    """Number of layers to draft with: from the settings, else a quarter of the model's layers or, if only
+    some exits are trained, the trained exit nearest to that."""
     quarter = max(1, num_layers // 4)
     nearest = min(settings.layers, key=lambda layer: (abs(layer - quarter), layer), default=quarter)
     return settings.layer or nearest
@@ -172,7 +171,7 @@ def drop_rate(layer: int, num_layers: int, largest: float) -> float:
 
 
 def exit_weight(layer: int, num_layers: int, settings: EarlyExits) -> float:
-    """The weight of the loss after a layer, relative to the others that are learned in the step."""
+    """The weight of the loss after a layer, relative to the other exits learned in the step."""
     scale, last = settings.scale, num_layers - 1
     if settings.weighting == "uniform":
         return 1.0 if layer == last else scale

@@ -23,11 +23,11 @@ CROSS_ENTROPY = "soft_cross_entropy"  # its gradient does not depend on the mass
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """Outputs of the head and what they are compared with."""
+    """Outputs of the head, and the target's to compare them with."""
 
     logits: Tensor  # (M, K)
     target_logits: Tensor  # (M, K)
-    # (M,) the target's probability of all tokens of the draft vocabulary; None: 1, or not needed
+    # (M,) the target's total probability of the draft vocabulary; None: 1, or not needed
     mass: Tensor | None
     features: Tensor  # (M, F)
     target_features: Tensor  # (M, F)
@@ -45,9 +45,9 @@ class Compared:
 class Objective:
     """What a method minimises."""
 
-    num_steps: Callable[[Head], int]  # steps of the head on its own outputs, the first included
+    num_steps: Callable[[Head], int]  # unrolled steps of the head, the one on the target's features included
     detached: bool  # no gradient through the head's outputs as inputs of the next step
-    noise: bool  # features are disturbed
+    noise: bool  # whether noise is added to features
     loss: Callable[[Compared, Head], Tensor]
     weight: Callable[[int, Head], float]  # of a step
 
@@ -70,20 +70,20 @@ class FeatureHeadLesson(DrafterLesson):
             features = features + uniform * (settings.noise * 512 / batch.tokens.shape[1])
         total = features.new_zeros(())
         columns = self.columns(batch)
-        for each in unrolled(
+        for outputs in unrolled(
             self.head, batch.tokens, features, columns, self.num_steps, detached=objective.detached
         ):
-            target_logits, mass, mask = self._target(batch, each.step)
-            logits = self._logits(each.states)
-            true = self.at_columns(following(batch.hidden[-1], 1 + each.step), batch).to(logits)
-            compared = Compared(logits, target_logits, mass, each.features, true, mask)
-            total = total + objective.weight(each.step, settings) * objective.loss(compared, settings)
+            target_logits, mass, mask = self._target(batch, outputs.step)
+            logits = self._logits(outputs.states)
+            true = self.at_columns(following(batch.hidden[-1], 1 + outputs.step), batch).to(logits)
+            compared = Compared(logits, target_logits, mass, outputs.features, true, mask)
+            total = total + objective.weight(outputs.step, settings) * objective.loss(compared, settings)
         return total
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
         columns = self.columns(batch)
-        for each in unrolled(self.head, batch.tokens, self._features(batch), columns, num_steps):
-            yield self._logits(each.states)
+        for outputs in unrolled(self.head, batch.tokens, self._features(batch), columns, num_steps):
+            yield self._logits(outputs.states)
 
     def draft_ids(self, device: torch.device) -> Tensor | None:
         return None if self.head.draft_ids is None else self.head.draft_ids.to(device)
@@ -97,9 +97,9 @@ class FeatureHeadLesson(DrafterLesson):
         return self.head.lm_head(self.head.norm(states))
 
     def _target(self, batch: Batch, step: int) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The target's logits over the draft vocabulary (M, K), its probability of all these tokens (M,) if
-        the loss needs that, and where it is to be learned (M,): not where its most probable token cannot be
-        drafted."""
+        """The target's logits over the draft vocabulary (M, K), its total probability of these tokens (M,) if
+        the loss needs it, and a mask of positions to learn (M,), without those whose most probable token
+        cannot be drafted."""
         all_logits, mass = self.target_logits(batch, step), None
         ids = self.draft_ids(all_logits.device)
         logits, can_draft = draftable(all_logits, ids)

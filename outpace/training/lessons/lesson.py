@@ -1,9 +1,9 @@
-"""What a drafter learns from a batch of texts, and how often it agrees with the target.
+"""Lessons: the loss of a drafter on a batch of texts, and how often it agrees with the target.
 
-A draft begins at a column: column t has read the text up to token t + 1, and its draft token s, counted from
-0, is compared with token t + 2 + s. Only the tokens that the target generated count.
+A draft begins at a column: at column t the drafter has read the text up to token t + 1, and draft token s,
+counted from 0, is compared with token t + 2 + s. Only tokens that the target generated count.
 
-Letters: R texts, T tokens, C = T - 1 columns, M columns of which some draft token counts, V vocabulary size,
+Letters: R texts, T tokens, C = T - 1 columns, M columns with a draft token that counts, V vocabulary size,
 K tokens that can be drafted, D hidden size, S draft tokens.
 """
 
@@ -19,26 +19,26 @@ from outpace.training.evaluation import DrafterEvaluation, Evaluation
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.losses import acceptance
 
-EVALUATED_DEPTH = 5  # tokens of the drafts in an evaluation, or as many as the drafter can draft
+EVALUATED_DEPTH = 5  # draft tokens in an evaluation, unless the drafter's longest draft is shorter
 
 
 class Lesson(nn.Module):
     """A loss as a module, so that several devices can share a batch."""
 
-    layers: Sequence[int] = (-1,)  # of the target, whose outputs it needs
-    num_steps = 1  # draft tokens that are learned at each column
-    evaluation_type: type[Any]  # a class of training.evaluation, of which `evaluation` returns one
+    layers: Sequence[int] = (-1,)  # layers of the target whose outputs are needed
+    num_steps = 1  # number of draft tokens that are learned at each column
+    evaluation_type: type[Any]  # the class in training.evaluation that `evaluation` returns
 
     def __init__(self, own: Mapping[str, nn.Parameter], target_head: nn.Module) -> None:
         super().__init__()
         self.trained = dict(own)  # by name
-        # not as a module: the target's weights are neither trained nor saved
+        # in a tuple, so that it is no submodule: the target's weights are neither trained nor saved
         self._target_head = (target_head,)
 
     @property
     def num_draft_parameters(self) -> int:
-        """Number of parameters of what drafts, or decides about drafts."""
-        return sum(each.numel() for each in self.trained.values())
+        """Number of parameters of the drafter or predictor."""
+        return sum(parameter.numel() for parameter in self.trained.values())
 
     def batch(self, source: FeatureSource, indices: Sequence[int], seed: int) -> Batch:
         """The texts to learn from in one step, given the indices of texts of the data."""
@@ -49,11 +49,11 @@ class Lesson(nn.Module):
         raise NotImplementedError
 
     def evaluation(self, step: int, batches: Iterable[Batch]) -> Evaluation:
-        """What has been learned at this step of the run, measured on held-out texts."""
+        """Measurements on held-out texts at this step of the run."""
         raise NotImplementedError
 
     def finish(self, held_out: Iterable[Batch]) -> None:
-        """Choose by held-out texts what follows from them when training has ended."""
+        """After training, set what is chosen by held-out texts."""
 
     def target_logits(self, batch: Batch, step: int) -> Tensor:  # (M, V)
         """The target's logits for draft token `step`."""
@@ -63,11 +63,11 @@ class Lesson(nn.Module):
             return head(states.to(next(head.parameters()).dtype)).float()
 
     def labels(self, batch: Batch, step: int) -> Tensor:  # (M,)
-        """The text's token in the place of draft token `step`."""
+        """The text's token at the position of draft token `step`."""
         return following(batch.tokens, 2 + step)[self.columns(batch)]
 
     def learned(self, batch: Batch, step: int) -> Tensor:  # (M,) bool
-        """Whether draft token `step` is one that the target generated."""
+        """Whether the target generated the text's token at the position of draft token `step`."""
         return following(batch.learns, 2 + step)[self.columns(batch)]
 
     def at_columns(self, values: Tensor, batch: Batch) -> Tensor:  # (R, C or T, ...) -> (M, ...)
@@ -90,8 +90,8 @@ class DrafterLesson(Lesson):
     evaluated_depth = EVALUATED_DEPTH
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:  # (M, K) each
-        """The drafter's logits for the first, second, ... draft token, at most `num_steps`. It reads the
-        tokens of the text, not what it drafts itself."""
+        """The drafter's logits for the first, second, ... draft token, at most `num_steps`, teacher-forced:
+        it reads the tokens of the text, not its own drafts."""
         raise NotImplementedError
 
     def draft_ids(self, device: torch.device) -> Tensor | None:  # (K,)
@@ -102,8 +102,8 @@ class DrafterLesson(Lesson):
     def agreement(self, batch: Batch, num_steps: int) -> Tensor:  # (2 + S,) float64
         """Sums over the columns with `num_steps` tokens to compare: 1; the probability that a first draft
         token, drawn at temperature 1, is accepted; whether the first 1, 2, ... S tokens of a greedy draft are
-        the target's most probable ones. Where the text is the target's greedy text, that is what decoding
-        accepts."""
+        all the target's most probable ones. On the target's greedy text this equals acceptance in decoding.
+        """
         ids = self.draft_ids(batch.tokens.device)
         begins = self.learned(batch, 0) & self.learned(batch, num_steps - 1)
         sums = torch.zeros(2 + num_steps, dtype=torch.float64)

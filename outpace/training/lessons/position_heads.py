@@ -1,7 +1,7 @@
 """How heads without a KV cache learn.
 
-Letters: R texts, C columns and M of them (see training.lessons.lesson), D hidden size, V vocabulary size,
-K draft vocabulary.
+Letters: R texts, C and M columns (see training.lessons.lesson), D hidden size, V vocabulary size, K draft
+vocabulary.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from outpace.training.features import Batch
 from outpace.training.lessons.lesson import DrafterLesson, draftable
 from outpace.training.unrolled import over_text
 
-NUM_RANKS = 10  # whose accuracies are measured at each depth, or as many as there are tokens to draft
+NUM_RANKS = 10  # number of ranks whose accuracy is measured at each depth, at most K
 
 
 @dataclass(frozen=True)
 class Objective:
     """What a method minimises: cross entropy with the text or with the target's distribution, by step."""
 
-    soft: bool  # the target's distribution, not the token that it chose
+    soft: bool  # whether to learn the target's distribution, not the text's token
     weight: Callable[[int, Head], float]  # of a step
 
 
@@ -44,7 +44,7 @@ class PositionHeadLesson(DrafterLesson):
         super().__init__(head.own, target_head)
         self.head, self.num_steps, self.max_depth = head, num_steps, head.max_depth
         self._objective, self.settings = objective, settings
-        # (V,) by token its place among the tokens that can be drafted, in any order; -1: it cannot be drafted
+        # (V,) index of each token in the draft vocabulary; -1: it cannot be drafted
         self._places: Tensor | None = None
         if head.draft_ids is not None:
             self._places = torch.full((head.vocab,), -1)
@@ -82,27 +82,27 @@ class PositionHeadLesson(DrafterLesson):
         return None if ids is None else ids.to(device)
 
     def finish(self, held_out: Iterable[Batch]) -> None:
-        """Store in the head, by depth, the share of held-out texts in which the token of each rank is right;
-        trees are shaped by it."""
-        found, counts = (torch.stack(each).sum(0) for each in zip(*map(self.ranks, held_out), strict=True))
-        shares = (found / counts.clamp_min(1)[:, None]).tolist()
-        self.head.rank_accuracies = tuple(tuple(round(share, 4) for share in each) for each in shares)
+        """Store in the head the share of held-out texts in which the token of each rank is right, by depth:
+        it decides the shape of draft trees."""
+        hits, counts = (torch.stack(parts).sum(0) for parts in zip(*map(self.ranks, held_out), strict=True))
+        shares = (hits / counts.clamp_min(1)[:, None]).tolist()
+        self.head.rank_accuracies = tuple(tuple(round(share, 4) for share in of_depth) for of_depth in shares)
 
     @torch.no_grad()
     def ranks(self, batch: Batch) -> tuple[Tensor, Tensor]:  # (S, ranks), (S,)
-        """By draft token: the number of columns in which the token of each rank is the text's, and of
-        columns."""
+        """By draft token: the number of columns in which the token of each rank is the text's, and the number
+        of all columns."""
         ids = self.draft_ids(batch.tokens.device)
         num_ranks = min(NUM_RANKS, self.head.num_draft_tokens)
-        found = torch.zeros(self.num_steps, num_ranks, dtype=torch.int64)
+        hits = torch.zeros(self.num_steps, num_ranks, dtype=torch.int64)
         counts = torch.zeros(self.num_steps, dtype=torch.int64)
         for step, logits in enumerate(self.drafted(batch, self.num_steps)):
             mask = self.learned(batch, step)
             best = logits[mask].topk(num_ranks, -1).indices
             best = best if ids is None else ids[best]
-            found[step] = (best == self.labels(batch, step)[mask][:, None]).sum(0)
+            hits[step] = (best == self.labels(batch, step)[mask][:, None]).sum(0)
             counts[step] = mask.sum()
-        return found, counts
+        return hits, counts
 
     def _read(self, batch: Batch, step: int) -> Tensor:  # (M,)
         """The token before draft token `step`."""
