@@ -1,4 +1,4 @@
-"""Decoding of several prompts to their end in one session."""
+"""Decodes several prompts to the end in one session."""
 
 from __future__ import annotations
 

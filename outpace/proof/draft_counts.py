@@ -1,4 +1,4 @@
-"""Counts of drafted and accepted tokens of a proof: without accepted draft tokens it has tested nothing."""
+"""Counts of drafted and accepted tokens of a proof: a proof without accepted draft tokens tests nothing."""
 
 from __future__ import annotations
 

@@ -32,18 +32,18 @@ class NotRepeatable(RuntimeError):
 @dataclass
 class Branch:
     """One run of one row: it takes the options in `script`, then the first option of every further choice.
-    The alternatives it did not take are recorded as scripts in `left_open`."""
+    The alternatives that it did not take are recorded as scripts in `left_open`."""
 
     script: tuple[int, ...]  # index of the option at each choice between several
     case: int  # index of the run's request among the requests whose output distributions are enumerated
     probability: float = 1.0  # probability of all choices made so far (their product)
     made: list[int] = field(default_factory=list[int])  # index of the option taken at each choice so far
     left_open: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
-    # interval that each uniform number has been restricted to
+    # interval to which each uniform number is restricted so far
     intervals: Intervals = field(default_factory=dict[Name, "tuple[float, float]"])
 
     def pick(self, name: Name, distribution: Sequence[float]) -> int:
-        """Index of the option this run takes of `distribution`, whose sum need not be 1, by the uniform
+        """Index of the option of `distribution`, whose sum need not be 1, that this run takes by the uniform
         number `name`. NotRepeatable if the script does not fit."""
         low, high = self.intervals.get(name, (0.0, 1.0))
         total, below = sum(distribution), 0.0

@@ -33,10 +33,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Enumeration(Generic[Outcome]):
-    """The output distribution of every case, with the number of runs it took."""
+    """The output distribution of every case, and the number of runs that it took."""
 
     distributions: list[dict[Outcome, float]]  # outcome -> probability
-    runs: int  # one per combination of outcomes of the random choices
+    runs: int  # number of runs, one per combination of outcomes of the random choices
     replayed: int  # number of runs repeated in a batch of one, with the same outcome
     counts: DraftCounts = field(default_factory=DraftCounts)  # over all runs
 
@@ -62,11 +62,10 @@ def enumerate_distributions(
     prompt_tokens: int = PROMPT_TOKENS,  # most prompt tokens that one step reads
     check: Callable[[TokenTree], None] | None = None,  # called with the draft of every step
 ) -> Enumeration[tuple[int, ...]]:
-    """The exact output distribution of each case under these parts, in batches of up to `batch` rows of all
-    cases.
+    """The exact output distribution of each case with these parts. Rows of all cases are decoded in batches
+    of up to `batch` rows; `replays` runs are repeated in a batch of one.
 
-    `replays` runs are repeated in a batch of one. Raises TooMany if more than `most` runs are needed, Leak if
-    a repeated run has another outcome.
+    Raises TooMany if more than `most` runs are needed, Leak if a repeated run has another outcome.
     """
 
     counts = DraftCounts(greedy=all(case.sampling.greedy for case in cases))
@@ -87,7 +86,7 @@ def explore(
     bound: float = BOUND,
 ) -> Enumeration[Outcome]:
     """The distribution of the outcomes of each case: runs one branch per combination of random choices, up to
-    `batch` at a time, and repeats `replays` of them alone. Raises TooMany and Leak."""
+    `batch` branches at a time, and repeats `replays` branches alone. Raises TooMany and Leak."""
     distributions: list[dict[Outcome, float]] = [{} for _ in cases]
     pending = [Branch((), case) for case in range(len(cases))]
     runs = 0
@@ -96,8 +95,8 @@ def explore(
     while pending:
         branches, pending = pending[:batch], pending[batch:]
         for branch, end in zip(branches, run(branches), strict=True):
-            found = distributions[branch.case]
-            found[end] = found.get(end, 0.0) + branch.probability
+            distribution = distributions[branch.case]
+            distribution[end] = distribution.get(end, 0.0) + branch.probability
             pending += [Branch(script, branch.case) for script in branch.left_open]
             runs += 1
             if len(ends) < replays:
@@ -139,8 +138,10 @@ def _run(
         if check is not None:
             check(step.draft.tree)
 
-    found = texts(counts.watch(build()), prompts, sampling, noise, target_probs, observe, prompt_tokens)
-    return list(map(tuple, found))
+    continuations = texts(
+        counts.watch(build()), prompts, sampling, noise, target_probs, observe, prompt_tokens
+    )
+    return list(map(tuple, continuations))
 
 
 def largest_error(enumeration: Enumeration[tuple[int, ...]], of: Promise, cases: Sequence[Case]) -> float:
@@ -155,6 +156,6 @@ def largest_error(enumeration: Enumeration[tuple[int, ...]], of: Promise, cases:
 def largest_difference(one: Promise, other: Promise, cases: Sequence[Case]) -> float:
     """Largest difference of any outcome's probability between two promises, over all cases."""
     return max(
-        difference(*(plain_distribution(each, case.prompt, case.sampling) for each in (one, other)))
+        difference(*(plain_distribution(promise, case.prompt, case.sampling) for promise in (one, other)))
         for case in cases
     )

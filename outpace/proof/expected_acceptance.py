@@ -13,8 +13,8 @@ from outpace.proof.enumerated_noise import Branch, EnumeratedNoise
 
 
 def expected_accepted(build: Callable[[], Parts], depth: int, prompt: Sequence[int] = (0,)) -> float:
-    """Expected acceptance length (bonus token not counted) of the first step after the prompt at temperature
-    1, in a request that leaves `depth` tokens to be drafted."""
+    """Expected number of accepted draft tokens in the first step after the prompt, at temperature 1, in a
+    request with room for `depth` draft tokens."""
     pending, total = [Branch((), 0)], 0.0
     while pending:
         branch = pending.pop()

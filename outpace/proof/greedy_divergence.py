@@ -1,4 +1,5 @@
-"""The first token at which a method's greedy output and plain decoding's differ, and whether by rounding."""
+"""The first token at which the greedy outputs of a method and of plain decoding differ, and whether that is
+rounding."""
 
 from __future__ import annotations
 
@@ -43,11 +44,11 @@ def divergences(
         builds = replay()
         again = [texts(build(), [prompts[i] for i in apart], sampling[: len(apart)]) for build in builds]
         agree = {index: one == other for index, one, other in zip(apart, *again, strict=True)}
-    found = []
+    differing = []
     for index in apart:
         one, other = pairs[index]
         position = next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
         scores = logits([*prompts[index], *one[:position]])
         gap = float(scores[one[position]] - scores[other[position]])
-        found.append(Divergence(index, position, one[position], other[position], gap, agree.get(index)))
-    return found
+        differing.append(Divergence(index, position, one[position], other[position], gap, agree.get(index)))
+    return differing

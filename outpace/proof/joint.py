@@ -1,9 +1,7 @@
-"""Test that rows which draft from one another's texts stay independent: their exact joint output
-distribution.
+"""Test by enumeration that rows which draft from one another's texts stay independent.
 
-All random choices of the rows of a group belong to one run, so that its probability is the joint probability
-of all their texts. The joint distribution must be the product of the rows' distributions under plain
-decoding.
+All random choices of the rows of a group belong to one run, so its probability is the joint probability of
+their texts. The joint distribution must be the product of the rows' distributions under plain decoding.
 """
 
 from __future__ import annotations
@@ -71,8 +69,8 @@ def enumerate_joint(
     """The exact joint output distribution of each group under these parts, up to `batch` runs in one session.
 
     Each run has its own drafter, so that it cannot draft from the rows of other runs, and its own controller
-    if that plans across rows. Its rows begin in the same step, whatever runs beside it, since the plans of
-    such a controller depend on which of them are decoded together. Raises TooMany and Leak.
+    if that plans across rows. The rows of a run always begin in the same step, since the plans of such a
+    controller depend on which rows are decoded together. Raises TooMany and Leak.
     """
     counts = DraftCounts()
     run = partial(_run, build, groups, noise, counts)
@@ -96,10 +94,10 @@ def _run(
             [branches[owners[slot]] for slot in seeds], [members[slot] for slot in seeds], turns, lengths
         )
 
-    # a run alone has the drafter of the method itself; times are replaced by those of a batch of runs
+    # a single run uses the method's own drafter; measured times are replaced as in a batch of runs
     parts = controllers_by_row(build, owners)() if len(branches) == 1 else group_by_group(build, owners)
     prompts = [groups[branches[owner].case].prompt for owner in owners]
-    found = texts(
+    continuations = texts(
         counts.watch(parts),
         prompts,
         [replace(params, seed=slot) for slot, params in enumerate(row_params)],
@@ -108,7 +106,7 @@ def _run(
         prompt_tokens=sum(map(len, prompts)),  # all prompts are read in the first step
     )
     ended: list[list[tuple[int, ...]]] = [[] for _ in branches]
-    for owner, text in zip(owners, found, strict=True):
+    for owner, text in zip(owners, continuations, strict=True):
         ended[owner].append(tuple(text))
     return [tuple(rows) for rows in ended]
 
@@ -141,7 +139,7 @@ def prove_together(
     tried = ((tokens, "", ragged_groups(vocab, tokens)), (3, "crossed", crossed_groups(vocab, 3, sampled)))
     for longest, settings, groups in tried:
         began = perf_counter()
-        found = enumerate_joint(lambda: recipe.build(models.target, **options), groups)
+        enumeration = enumerate_joint(lambda: recipe.build(models.target, **options), groups)
         yield Proof(
             recipe=recipe.name,
             models=models.name,
@@ -149,9 +147,9 @@ def prove_together(
             temperatures=tuple(sorted({params.temperature for group in groups for params in group.sampling})),
             tokens=longest,
             batch=BATCH,
-            outcomes=sum(map(len, found.distributions)),
-            runs=found.runs,
-            error=largest_joint_error(found, promise, groups),
+            outcomes=sum(map(len, enumeration.distributions)),
+            runs=enumeration.runs,
+            error=largest_joint_error(enumeration, promise, groups),
             loss=None
             if reference is None
             else max(
@@ -160,18 +158,18 @@ def prove_together(
             seconds=perf_counter() - began,
             settings=settings,
             rows=max(len(group.sampling) for group in groups),
-            # with combined parameters rows of so few tokens end before they could accept two draft tokens
-            allowed=min(found.counts.allowed, 1) if settings else found.counts.allowed,
-            drafted=found.counts.drafted,
-            accepted=found.counts.accepted,
-            deepest=found.counts.deepest,
+            # with combined parameters rows are too short to accept two draft tokens
+            allowed=min(enumeration.counts.allowed, 1) if settings else enumeration.counts.allowed,
+            drafted=enumeration.counts.drafted,
+            accepted=enumeration.counts.accepted,
+            deepest=enumeration.counts.deepest,
         )
 
 
 def ragged_groups(vocab: int, tokens: int) -> list[Group]:
     """Groups of two and three rows, with equal and with different sampling parameters, of up to `tokens`
     tokens; one with a greedy row is longer."""
-    # with two possible tokens few runs suffice for texts long enough to repeat n-grams, from which to draft
+    # only two possible tokens: few runs suffice for texts that are long enough to draft from repeated n-grams
     binary = tuple((token, float("-inf")) for token in range(2, vocab))
 
     def row(max_tokens: int, temperature: float = 1.0, stop: tuple[int, ...] = ()) -> SamplingParams:
@@ -181,7 +179,7 @@ def ragged_groups(vocab: int, tokens: int) -> list[Group]:
         Group((0, 1, 1, 0), (row(tokens), row(tokens))),
         Group((1, 1), (row(tokens - 1, 0.7), row(tokens - 2), row(tokens, stop=(1,)))),
         Group((0,), (SamplingParams(max_tokens=tokens + 1), row(tokens))),
-        # a greedy row soon repeats itself: of its text the other row can accept several tokens at once
+        # a greedy row soon repeats itself, so the other row can accept several tokens of its text at once
         Group((0, 1), (row(3 * tokens, 0.0), row(2 * tokens))),
         Group(
             (2, 2), (SamplingParams(1.0, max_tokens=tokens - 2), SamplingParams(0.7, max_tokens=tokens - 2))

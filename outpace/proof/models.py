@@ -60,8 +60,8 @@ class Models:
 
     @cached_property
     def greedy_text(self) -> tuple[int, ...]:
-        """Token id 0 and its greedy continuation by the target, `GREEDY_LENGTH` tokens in all. Such a text
-        soon repeats itself, so that drafts copied from it are probable continuations."""
+        """Token id 0 and its greedy continuation by the target, `GREEDY_LENGTH` tokens in all. It soon
+        repeats itself, so that drafts copied from it are probable continuations."""
         text = (0,)
         while len(text) < GREEDY_LENGTH:
             text = (*text, int(self.logits([text]).argmax()))
@@ -143,11 +143,11 @@ def wide_tables(vocab: int = 20) -> Models:
 def _peaked(
     vocab: int, *, order: int, branching: float, dtype: torch.dtype
 ) -> tuple[TableTarget, tuple[TableTarget, TableTarget]]:
-    """A target with one possible next token in most states and two in a fraction `branching` of them, and two
-    drafts.
+    """A target with one possible next token in most states and two in a fraction `branching` of the states,
+    and two drafts.
 
-    Both drafts can draw the target's possible tokens and, in some states, one more; each has probabilities of
-    its own.
+    Both drafts can draw the target's possible tokens and, in some states, one more, with different
+    probabilities.
     """
     target = TableTarget(vocab, order=order, seed=1)
     generator = torch.Generator().manual_seed(7)

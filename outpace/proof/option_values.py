@@ -23,9 +23,9 @@ def choices(
     The defaults are combined with each of the tree shapes in `shapes` (empty: the recipe's default shape),
     and with the recipe's `proven_with` in place of the defaults of these options.
     Options changed: bool (negated), float (`THRESHOLD`), Literal (each value), optional models (given); with
-    a `factor` above 1 also int, to so many times the default. Of options of which one must be given, the
-    defaults have the first; each of the others takes its place in turn. TypeError for an option without a
-    default that is not a model.
+    a `factor` above 1 also int (`factor` times the default). Of options of which one must be given, the first
+    is given by default, then each alternative in turn. TypeError for an option without a default that is not
+    a model.
     """
     hints = get_type_hints(recipe.build)
     base = {name: value for name, hint in hints.items() if (value := _fixture(hint, models)) is not None}
@@ -50,7 +50,7 @@ def choices(
         elif hint is int and factor > 1:
             yield {**starts[0], name: factor * default}
         elif hint == tuple[Target, ...] and len(models.drafts) > 1:
-            # every order of siblings multiplies the runs, so several drafters have one candidate each
+            # one candidate for each of several drafters, as every order of siblings multiplies the runs
             yield {**starts[0], name: models.drafts, **({widths: (1,)} if widths else {})}
         for part in _alternatives(hint):
             for value in get_args(part) if get_origin(part) is Literal else _optional(part, models):
@@ -89,8 +89,8 @@ def _optional(part: Any, models: Models) -> list[Any]:
 
 
 def _opened(hint: Any, value: Any) -> bool:
-    each = value if isinstance(value, tuple) and value else (value,)
-    return any(kind.accepts(part) for kind in kinds_in(hint) for part in each)
+    parts = value if isinstance(value, tuple) and value else (value,)
+    return any(kind.accepts(part) for kind in kinds_in(hint) for part in parts)
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

@@ -1,10 +1,9 @@
 """A separate controller per row or per group of rows, for distribution tests of controllers that plan across
 rows.
 
-A plan that follows from committed tokens of other rows cannot bias a row, but with it a run could not be
-repeated in another batch. With a controller per row, a row's plans follow from its own steps; with a
-controller per group, from the group's. For the same reason measured times are replaced by times that follow
-from the numbers of nodes.
+A plan that depends on committed tokens of other rows cannot bias a row, but the run could not be repeated in
+another batch. With a controller per row, a row's plans depend on its own steps only; with a controller per
+group, on the group's. For the same reason measured times are replaced by a function of the number of nodes.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ def controllers_by_row(
 
 
 def with_even_times(step: Step) -> Step:
-    """The step with times that follow from its number of nodes."""
+    """The step with times that are a function of its number of nodes."""
     return replace(step, seconds={"score": 1 + TIME_PER_NODE * len(step.draft.tree)})
 
 
 def looked_up_in(rows: Sequence[int], look_up: LookUp) -> list[Found]:
     """The continuations that the lookup found for these rows."""
-    found = look_up()
-    return [found[row] for row in rows]
+    continuations = look_up()
+    return [continuations[row] for row in rows]
 
 
 class SizesApart:
@@ -127,7 +126,7 @@ class ControllersApart:
             return stopped
 
         def choice(limits: Sequence[int], look_up: LookUp) -> list[tuple[int, int]]:
-            look_up = cache(look_up)  # several controllers may ask
+            look_up = cache(look_up)  # several controllers may call it
             chosen = [(0, 0)] * len(limits)
             for asked, rows in choices:
                 own = asked([limits[row] for row in rows], partial(looked_up_in, rows, look_up))
@@ -165,4 +164,4 @@ class ControllersApart:
             rows.setdefault(self._group(slot), []).append(row)
             if self._group(slot) not in self._controllers:
                 self._controllers[self._group(slot)] = self._make()
-        return [(self._controllers[group], found) for group, found in rows.items()]
+        return [(self._controllers[group], group_rows) for group, group_rows in rows.items()]

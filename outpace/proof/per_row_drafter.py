@@ -1,8 +1,8 @@
 """A separate drafter per row or per group of rows, for distribution tests of drafters that learn across rows.
 
 State learnt from other rows is fixed before a step and independent of the step's noise, so it cannot bias the
-output; but with it a run could not be repeated in another batch. With a drafter per row, a row learns only
-from its own steps; with a drafter per group, only from the group's.
+output, but the run could not be repeated in another batch. With a drafter per row, a row learns only from its
+own steps; with a drafter per group, only from the group's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def row_by_row(
         history(example)
 
     def drafter() -> Drafter:
-        return copy.deepcopy(example.drafter, {id(each): each for each in shared})
+        return copy.deepcopy(example.drafter, {id(model): model for model in shared})
 
     return lambda: replace(build(), drafter=Apart(example.drafter, drafter))
 
@@ -57,7 +57,7 @@ class Apart:
         self._make, self._groups, self.want = make, groups, example.want
         self.claims: tuple[type[Claim], ...] = example.claims
         self._drafters: dict[int, Drafter] = {}  # group of slots -> the drafter they share
-        # group of slots that share a drafter -> those of its slots whose requests have not ended
+        # group of slots that share a drafter -> its slots with unfinished requests
         self._open: dict[int, set[int]] = {}
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
@@ -72,9 +72,9 @@ class Apart:
     def observe(self, step: Step) -> None:
         ended = {step.ctx.slots[row] for row in step.finished}
         for drafter, rows in self._divided(step.ctx.slots):
-            # what a drafter would learn at the end of its last request, nobody would use
+            # a drafter without unfinished requests is not used again
             if not self._open[self._group(step.ctx.slots[rows[0]])] <= ended:
-                # controllers of the methods that a drafter is made of may use times
+                # a drafter that combines methods may contain controllers that use times
                 drafter.observe(with_even_times(step_of_rows(step, rows)))
 
     def release(self, slots: Sequence[int]) -> None:
@@ -99,4 +99,4 @@ class Apart:
             if group not in self._drafters:
                 self._drafters[group], self._open[group] = self._make(), set()
             self._open[group].add(slot)
-        return [(self._drafters[group], found) for group, found in rows.items()]
+        return [(self._drafters[group], group_rows) for group, group_rows in rows.items()]

@@ -1,5 +1,5 @@
-"""The output distribution that a method promises, computed without the engine: plain decoding's, from the
-logits of the target or of the reference that a LOSSY method states."""
+"""The output distribution that a method promises, computed without the engine: plain decoding with the logits
+of the target, or of the reference that a LOSSY method states."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Promise = Logits | Reference | StepByStep
 
 
 def promised(reference: Reference | StepReference | None, logits: Logits) -> Promise:
-    """What a method promises that states this reference, for a target with these logits."""
+    """The promise of a method with this reference, for a target with these logits."""
     if isinstance(reference, StepReference):
         return StepByStep(reference, logits)
     return logits if reference is None else reference
@@ -41,8 +41,7 @@ def promised(reference: Reference | StepReference | None, logits: Logits) -> Pro
 def plain_distribution(
     of: Promise, prompt: Sequence[int], sampling: SamplingParams
 ) -> dict[tuple[int, ...], float]:
-    """Continuation (stop token included) -> probability under plain decoding with these parameters, or as a
-    method states it."""
+    """Continuation (stop token included) -> promised probability with these parameters."""
     if isinstance(of, StepByStep):
         return _by_steps(of, tuple(prompt), sampling)
     logits = partial(of.logits, prompt_length=len(prompt)) if isinstance(of, Reference) else of
@@ -78,15 +77,15 @@ def _by_steps(
     finished: dict[tuple[int, ...], float] = {}
     open_texts: dict[tuple[int, ...], float] = {(): 1.0}
     while open_texts:
-        # the shortest first: every other way to it has been followed then
+        # shortest text first: all steps that lead to it have then been followed
         text = min(open_texts, key=len)
         before, limit = open_texts.pop(text), sampling.max_tokens - len(text)
         for probability, tokens in of.reference.step((*prompt, *text), limit, request):
             end = next((at for at, token in enumerate(tokens, 1) if token in sampling.stop), limit)
             new = (*text, *tokens[: min(end, limit)])
             ended = len(new) == sampling.max_tokens or new[-1] in sampling.stop
-            found = finished if ended else open_texts
-            found[new] = found.get(new, 0.0) + before * probability
+            texts = finished if ended else open_texts
+            texts[new] = texts.get(new, 0.0) + before * probability
     return finished
 
 

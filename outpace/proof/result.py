@@ -7,13 +7,13 @@ from typing import Any
 
 from outpace.proof.enumeration import BOUND
 
-LOST = 1e-4  # least difference of a probability that shows that a reference is not plain decoding
+LOST = 1e-4  # least difference of a probability for a reference to count as different from plain decoding
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The output distribution of one recipe with one combination of options, compared with the one that it
-    promises: plain decoding's or, if it is LOSSY, that of the reference it states."""
+    """The output distribution of one recipe with one combination of options, compared with the promised one:
+    plain decoding's or, if the recipe is LOSSY, its reference's."""
 
     recipe: str
     models: str
@@ -22,21 +22,21 @@ class Proof:
     tokens: int  # maximum number of new tokens of a request with temperature > 0
     batch: int  # maximum number of rows in a batch
     outcomes: int  # number of different continuations, over all requests
-    runs: int  # number of combinations of random choices that lead to them
+    runs: int  # number of combinations of random choices
     error: float | None  # largest difference of a continuation's probability; None: see `fault`
     seconds: float
     allowed: int = 0  # largest draft depth planned in a sampled row
-    drafted: int = 0  # number of draft tokens in sampled rows; of a GREEDY method, in all rows
+    drafted: int = 0  # number of draft tokens in sampled rows; for a GREEDY method, in all rows
     accepted: int = 0  # number of draft tokens in sampled rows that were committed
     deepest: int = 0  # depth in its draft tree of the deepest committed draft token
-    # how sampling parameters were combined: "crossed" or "paired"; "": none but temperature
+    # how sampling parameters were combined: "crossed" or "paired"; "": only the temperature was set
     settings: str = ""
     rows: int = 1  # rows of one prompt whose joint distribution was enumerated
     predicted: bool = False  # whether the recipe was given a predicted output (with_prediction.py)
     bound: float = BOUND  # largest error attributed to rounding
     fault: str = ""  # why the enumeration could not be finished
-    # of a LOSSY method: largest difference of a continuation's probability between its reference and plain
-    # decoding; None: it states no reference
+    # largest difference of a continuation's probability between the reference and plain decoding; None: the
+    # method states no reference
     loss: float | None = None
     # whether `runs`, `outcomes`, `tokens`, `drafted`, `accepted` and `deepest` equal those measured with the
     # recipe's default options: then this test did not show that its option has an effect
@@ -44,13 +44,13 @@ class Proof:
 
     @property
     def as_promised(self) -> bool:
-        """Whether the output distribution is the one that is promised, up to rounding."""
+        """Whether the output distribution is the promised one, up to rounding."""
         return self.error is not None and self.error <= self.bound
 
     @property
     def shows_loss(self) -> bool:
-        """Whether a reference, if one is stated, differs from plain decoding on these models. Else the proof
-        would not have tested what is lossy."""
+        """Whether the reference, if there is one, differs from plain decoding on these models. Else the lossy
+        rule was not tested."""
         return self.loss is None or self.loss > LOST
 
     @property
@@ -60,7 +60,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether the distribution is the promised one, drafts were accepted and what is lossy shows."""
+        """Whether the distribution is as promised, drafts were accepted and a lossy rule had an effect."""
         return self.as_promised and self.drafts and self.shows_loss
 
     @property

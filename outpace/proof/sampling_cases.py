@@ -25,8 +25,8 @@ STOP = (1,)
 
 
 class AtMostOnce:
-    """Implementation of core.context.Grammar: `token` may occur once in the generated text, so the mask
-    depends on every generated token."""
+    """Implementation of core.context.Grammar: `token` may occur at most once in the generated text, so the
+    mask depends on every generated token."""
 
     def __init__(self, token: int = 2, vocab: int = 3) -> None:
         self._token, self._vocab = token, vocab
@@ -40,9 +40,9 @@ class AtMostOnce:
 
 
 def options(vocab: int) -> dict[str, dict[str, Any]]:
-    """Name of each parameter -> its keyword argument, at a value that changes the distribution over three or
-    four tokens, while all of them together still leave several continuations."""
-    given = {each.name: each.proof for each in PARAMETERS if each.proof is not None}
+    """Name of each parameter -> its keyword argument, with values that change the distribution over three or
+    four tokens, but together still leave several continuations."""
+    given = {parameter.name: parameter.proof for parameter in PARAMETERS if parameter.proof is not None}
     values = {name: value(vocab) if callable(value) else value for name, value in given.items()}
     values["grammar"] = AtMostOnce(vocab=vocab)
     return {name: {name: value} for name, value in values.items()}
@@ -93,7 +93,7 @@ def stated(
 def adjusted(
     logits: Tensor, texts: Sequence[tuple[int, ...]], sampling: SamplingParams, prompt: int
 ) -> Tensor:  # (M, V) -> (M, V)
-    """Logits after M texts as the parameters change them that come before temperature."""
+    """Logits after M texts, changed by the parameters that are applied before temperature."""
     ids = torch.tensor(texts)
     for processor in _processors(replace(sampling, temperature=0.0), prompt):
         logits = processor(ids, logits)

@@ -1,7 +1,7 @@
-"""Slots that are used again: requests get the drafts and texts there that they get in a new session.
+"""Test of reused slots: requests must get the same drafts and texts there as in a new session.
 
-A distribution test decodes each batch in a session of its own, in which a part that keeps the state of ended
-requests is not noticed.
+A distribution test decodes each batch in a new session, and so cannot detect a part that keeps the state of
+ended requests.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Decoded = tuple[list[list[int]], list[list[list[int]]]]
 
 
 def fault_in_used_slots(build: Callable[[], Parts]) -> str:
-    """What requests that follow others in their slots get otherwise than in a new session; "" if nothing.
+    """What differs for requests in reused slots from a new session, as a message; "" if nothing.
 
-    Drafts, and texts drawn under the same seed, are compared if they are to follow from the request alone;
-    greedy texts always are."""
+    Greedy texts are always compared; drafts, and texts sampled with the same seed, if they must depend on the
+    request alone."""
     used, fresh = build(), build()
     across = used.drafter.learns_across_rows or used.drafter.drafts_across_rows
     by_request = not (across or used.controller.plans_across_rows)

@@ -54,15 +54,15 @@ from outpace.recipes import described, place
 
 SMALL, QUICK, EXHAUSTIVE = 400, 3_000, 20_000  # maximum runs of one proof; one core does about 1000 a second
 LONGEST = 18  # maximum number of new tokens of a request with temperature > 0
-# and where a reference is compared with plain decoding, which may have many more outcomes than the method
+# the same where a reference is compared with plain decoding, which may have many more outcomes
 COMPARED = 4
 BATCH = 256  # rows decoded in one batch, one run each
 PROMPTS = ((0, 1, 2, 0, 1), (2, 2), (1,), (1, 0, 2))
-# prompts decoded beforehand, for drafters that learn and for parts that have been used
+# prompts decoded before the test, for drafters that learn and for plans with `used`
 HISTORY = ((0, 1, 2, 0, 1, 2), (2, 0, 1), (1, 1, 0), (2, 2))
-MANY = 200  # steps that parts have decoded which have been used
+MANY = 200  # number of steps decoded before the test in plans with `used`
 CAUGHT = 1e-4  # error of a probability above which a mutant counts as detected
-PART = 13  # requests of one proof of pairs of sampling parameters
+PART = 13  # number of requests in one proof of pairs of sampling parameters
 
 
 def ragged(tokens: int, top_k: int = 0, prompt: tuple[int, ...] = (0, 1, 2, 0, 1, 2, 0)) -> list[Case]:
@@ -95,7 +95,7 @@ def late(tokens: int) -> list[Case]:
 
 
 def two(tokens: int, top_k: int = 0) -> list[Case]:
-    """A sampled and a greedy request, for trees so wide that more would take too many runs."""
+    """A sampled and a greedy request, for wide trees, where more requests would take too many runs."""
     return [
         Case((0, 1, 2, 0, 1), SamplingParams(1.0, top_k=top_k, max_tokens=tokens)),
         Case((2,), SamplingParams(0.0, max_tokens=tokens)),
@@ -110,19 +110,19 @@ class ProofPlan:
     shapes: tuple[tuple[int, ...], ...]  # widths per level of the draft trees; empty: the recipe's default
     more_shapes: tuple[tuple[int, ...], ...] = ()  # additional shapes of an exhaustive proof
     varied: bool = True  # also test with each option changed in turn
-    factor: int = 1  # above 1: also change options of type int, to so many times their default
-    numbers_only: bool = False  # change no options but those
-    any_options: bool = False  # instead of the default options the first that fit: see `_fitting`
+    factor: int = 1  # above 1: also change options of type int, to `factor` times their default
+    numbers_only: bool = False  # change options of type int only
+    any_options: bool = False  # in place of the default options, use the first that fit: see `_fitting`
     settings: int = 1  # number of option combinations that are also tested with sampling parameters
     alone: bool = True  # also test the default options with batches of one request
     top_k: int = 0  # top_k of the sampled requests: fewer continuations, so longer texts
     most: int = QUICK  # maximum runs of a proof with default options and one of the shapes
     most_varied: int = 300  # maximum runs of a proof with a changed option
     requests: Callable[[int], list[Case]] = ragged  # maximum number of new tokens -> requests
-    narrower: Callable[[int], list[Case]] | None = None  # where these take too many runs
-    used: bool = False  # whether the parts have decoded hundreds of steps before
+    narrower: Callable[[int], list[Case]] | None = None  # used where `requests` takes too many runs
+    used: bool = False  # whether the parts decode hundreds of steps before the test
     predicted: bool = True  # also test with a predicted output
-    more: int = 2_500  # of a proof that is repeated because no draft was accepted at depth 2
+    more: int = 2_500  # maximum runs of a proof that is repeated as no draft was accepted at depth 2
 
 
 PLANS = {
@@ -198,31 +198,32 @@ def prove(
     if not (plan.varied or exhaustive or plan.any_options):
         options = options[: max(1, len(shapes))]
     if plan.numbers_only:
-        options = [options[0], *(each for each in options if _changes_a_number(recipe, each, options[0]))]
+        first = options[0]
+        options = [first, *(values for values in options if _changes_a_number(recipe, values, first))]
     requests = partial(ragged, top_k=plan.top_k) if plan.top_k else plan.requests
-    if plan.top_k:  # a draft copied from another prompt may hold no token that top-k leaves
+    if plan.top_k:  # in a draft copied from another prompt, top-k may exclude every token
         requests = partial(requests, prompt=models.greedy_text)
 
     def proven(subject: Subject, most: int, *, predicted: bool = False) -> Proof:
         proof = subject.prove(requests, most, predicted=predicted)
         if proof.as_promised and not proof.drafts:
-            # longer texts where every token was possible; a third token where two were too few for drafts
-            # translated from another vocabulary to be accepted twice in a row
+            # repeat with longer texts (if top_k was 0, with top_k 2), or with one more possible token, as
+            # drafts translated from another vocabulary may need it to be accepted twice in a row
             top_k = plan.top_k + 1 if plan.top_k else 2
             longer = partial(ragged, top_k=top_k, prompt=models.greedy_text)
             return subject.prove(longer, max(most, plan.more), predicted=predicted)
         return proof
 
     if plan.any_options:
-        options = [_fitting(options, lambda each: proven(Subject(recipe, each, models), most))]
+        options = [_fitting(options, lambda values: proven(Subject(recipe, values, models), most))]
     default = Subject(recipe, options[0], models, plan.used, plan.narrower)
     first = default.in_used_slots(proven(default, most))
     yield first
     small = default.prove(requests, plan.most_varied) if plan.varied and not exhaustive else first
-    for index, each in enumerate(options[1:], 1):
+    for index, values in enumerate(options[1:], 1):
         varied = index >= len(shapes) and not exhaustive
         proof = proven(
-            Subject(recipe, each, models, plan.used, plan.narrower), plan.most_varied if varied else most
+            Subject(recipe, values, models, plan.used, plan.narrower), plan.most_varied if varied else most
         )
         counted = [
             (p.runs, p.outcomes, p.tokens, p.drafted, p.accepted, p.deepest)
@@ -234,25 +235,25 @@ def prove(
     if plan.alone or exhaustive:
         yield default.prove(requests, SMALL, batch=1)
     by_steps = isinstance(recipe.build(models.target, **options[0]).reference, StepReference)
-    if plan.predicted and not by_steps:  # such a reference holds for the method's own drafts
+    if plan.predicted and not by_steps:  # a StepReference holds for the method's own drafts only
         yield proven(default, plan.most_varied, predicted=True)
-    for index, each in enumerate(options):
+    for index, values in enumerate(options):
         if index < plan.settings or exhaustive:
             # pairs of parameters for two shapes only: siblings at the first level, and siblings below a node
-            yield from _prove_settings(Subject(recipe, each, models), most, pairs=exhaustive and index < 2)
-    for each in options if (plan.varied and plan.factor == 1) or exhaustive else ():
-        if recipe.build(models.target, **each).drafter.drafts_across_rows:
-            yield from prove_together(recipe, each, models, exhaustive=exhaustive)
+            yield from _prove_settings(Subject(recipe, values, models), most, pairs=exhaustive and index < 2)
+    for values in options if (plan.varied and plan.factor == 1) or exhaustive else ():
+        if recipe.build(models.target, **values).drafter.drafts_across_rows:
+            yield from prove_together(recipe, values, models, exhaustive=exhaustive)
 
 
 def _fitting(options: list[dict[str, Any]], prove: Callable[[dict[str, Any]], Proof]) -> dict[str, Any]:
-    """The first options that can be proven in few runs with drafts that are accepted; the default ones if
-    there are none. A proof that fails for another reason is not passed over."""
-    for each in options:
-        proof = prove(each)
+    """The first options that can be proven in few runs and with accepted drafts; the defaults if there are
+    none. Options whose proof fails for another reason are returned too, so that the failure is reported."""
+    for values in options:
+        proof = prove(values)
         too_large = proof.error is None and proof.fault.startswith("more than")
         if not (too_large or (proof.as_promised and not proof.drafts)):
-            return each
+            return values
     return options[0]
 
 
@@ -274,7 +275,7 @@ def prove_default(recipe: Recipe, models: Models, most: int = 600) -> Proof:
 
 
 def failed(recipe: Recipe, models: Models, error: Exception) -> Proof:
-    """The report of proofs on these models that an exception ended."""
+    """The report of proofs on these models that ended with an exception."""
     where = f"{place(error)}; " if place(error) else ""
     return replace(_empty(recipe, models), fault=f"{described(error)} ({where}--debug shows more)")
 
@@ -295,13 +296,13 @@ def _empty(recipe: Recipe, models: Models) -> Proof:
 
 
 def exact_limit(recipe: Recipe, models: Models, most: int = 600) -> Proof:
-    """One distribution test of a LOSSY recipe with the option values that make it EXACT: it then has plain
-    decoding's distribution, and states no other."""
+    """One distribution test of a LOSSY recipe with the option values that make it EXACT: its distribution
+    must be plain decoding's, and it must state no reference."""
     usual = next(choices(recipe, models))
     options = {**usual, **recipe.exact_with}
     proof = Subject(recipe, options, models).prove(ragged, most)
     if proof.loss is None:
-        # at its limit a rule whose law is stated by steps accepts nothing
+        # at its exact limit, a rule with a StepReference accepts no draft
         by_steps = isinstance(recipe.build(models.target, **usual).reference, StepReference)
         return replace(proof, allowed=0) if by_steps else proof
     return replace(proof, fault="a reference is stated with the options of exact_with, which are to be EXACT")
@@ -313,11 +314,11 @@ def _prove_settings(subject: Subject, most: int, *, pairs: bool) -> Iterator[Pro
     vocab = subject.models.target.vocab
 
     def cases(params: list[SamplingParams]) -> list[Case]:
-        return [Case(PROMPTS[index % len(PROMPTS)], each) for index, each in enumerate(params)]
+        return [Case(PROMPTS[index % len(PROMPTS)], row_params) for index, row_params in enumerate(params)]
 
     def all_crossed(tokens: int) -> list[Case]:
         params = list(crossed(vocab, tokens))
-        return cases(params + [replace(each, temperature=0.0) for each in params])
+        return cases(params + [replace(row_params, temperature=0.0) for row_params in params])
 
     yield subject.prove(all_crossed, most, settings="crossed")
     if pairs:
@@ -336,12 +337,12 @@ class Subject:
     recipe: Recipe
     options: dict[str, Any]
     models: Models
-    used: bool = False  # whether verifier and learning drafter have decoded hundreds of steps before
-    narrower: Callable[[int], list[Case]] | None = None  # requests, where those given take too many runs
+    used: bool = False  # whether verifier and learning drafter decode hundreds of steps before the test
+    narrower: Callable[[int], list[Case]] | None = None  # used where the given requests take too many runs
 
     def in_used_slots(self, proof: Proof) -> Proof:
-        """The proof; a FAILED one if a request is decoded differently in a slot of the KV cache that an ended
-        request has used than in a new session."""
+        """The proof, or a FAILED one if a request is decoded differently in a slot that an ended request has
+        used than in a new session."""
         if not proof.as_promised:
             return proof
         fault = fault_in_used_slots(lambda: self.recipe.build(self.models.target, **self.options))
@@ -356,9 +357,8 @@ class Subject:
         *,
         predicted: bool = False,
     ) -> Proof:
-        """The distribution test on the longest texts that `most` runs permit, at temperature 0 alone for a
-        GREEDY method. A Leak, NotRepeatable, TooMany or ContractError is reported as the fault of the
-        proof."""
+        """The distribution test on the longest texts that `most` runs permit; for a GREEDY method only at
+        temperature 0. A Leak, NotRepeatable, TooMany or ContractError is reported as the proof's `fault`."""
         began, models = perf_counter(), self.models
         own = (models.target, *models.drafts, models.cross_vocabulary, models.cross_vocabulary.model)
         shared = (*own, *self.options.values())  # options may be draft heads
@@ -385,7 +385,7 @@ class Subject:
         if reference is None and parts.guarantee is Guarantee.LOSSY:
             return replace(proof, fault="it is LOSSY and states no reference: give Parts one")
         try:
-            tokens, found = _longest(
+            tokens, enumeration = _longest(
                 lambda tokens, most: enumerate_distributions(
                     build, requests(tokens), batch=batch, most=most, bound=models.bound, check=check_sums
                 ),
@@ -397,22 +397,22 @@ class Subject:
                     self.narrower, most, batch, settings, predicted=predicted
                 )
             return replace(proof, fault=str(error), seconds=perf_counter() - began)
-        cases, counts = requests(tokens), found.counts
+        cases, counts = requests(tokens), enumeration.counts
         return replace(
             proof,
             temperatures=tuple(sorted({case.sampling.temperature for case in cases})),
             tokens=tokens,
-            outcomes=sum(map(len, found.distributions)),
-            runs=found.runs,
-            error=largest_error(found, promised(reference, models.logits), cases),
+            outcomes=sum(map(len, enumeration.distributions)),
+            runs=enumeration.runs,
+            error=largest_error(enumeration, promised(reference, models.logits), cases),
             seconds=perf_counter() - began,
             loss=None
             if reference is None
             else largest_difference(
                 promised(reference, models.logits), models.logits, requests(min(tokens, COMPARED))
             ),
-            # a drafter that drafts from other rows has none here, as each row has its own drafter; with a
-            # predicted output many drafts are the prediction's, so only depth 1 is required of them
+            # drafters that draft from other rows cannot draft here, as each row has its own drafter; with a
+            # predicted output many drafts are the prediction, so acceptance is only required at depth 1
             allowed=0
             if drafter.drafts_across_rows
             else min(counts.allowed, 1)
@@ -440,16 +440,16 @@ def _longest(
     shortest, may need up to `QUICK`. Raises TooMany beyond that."""
     tokens = 3
     try:
-        found = enumerate_texts(tokens, most)
+        enumeration = enumerate_texts(tokens, most)
     except TooMany:
         return 2, enumerate_texts(2, max(most, QUICK))
-    while tokens < LONGEST and 2 * found.runs <= most:
+    while tokens < LONGEST and 2 * enumeration.runs <= most:
         try:
-            found = enumerate_texts(tokens + 1, most)
+            enumeration = enumerate_texts(tokens + 1, most)
         except TooMany:
             break
         tokens += 1
-    return tokens, found
+    return tokens, enumeration
 
 
 def _used(
@@ -458,12 +458,12 @@ def _used(
     """A function that returns the parts with a copy of a verifier that has seen the steps of `earlier`."""
     example = build()
     earlier(example)
-    memo = {id(each): each for each in shared}
+    memo = {id(model): model for model in shared}
     return lambda: replace(build(), verifier=copy.deepcopy(example.verifier, dict(memo)))
 
 
 def _earlier_requests(parts: Parts, steps: int) -> None:
-    """Decode the prompts `HISTORY`, sampled and greedy, until that has taken so many steps."""
+    """Decode the prompts `HISTORY`, sampled and greedy, again and again for at least `steps` steps."""
     seen, seed = list[Step](), 0
     while len(seen) < steps:
         for temperature in (1.0, 0.0):
@@ -502,10 +502,10 @@ def _mutant_error(mutant: Mutant, models: Models) -> float:
         Case((0, 1, 2, 0, 1), SamplingParams(**{"temperature": 0.7, "max_tokens": 3, **mutant.sampling})),
         Case((2, 2), SamplingParams(**{"temperature": 1.0, "max_tokens": 2, **mutant.sampling})),
     ]
-    found = enumerate_distributions(
+    enumeration = enumerate_distributions(
         mutant.build, cases, noise=mutant.noise, target_probs=mutant.target_probs, replays=0
     )
-    return largest_error(found, models.logits, cases)
+    return largest_error(enumeration, models.logits, cases)
 
 
 def _planned_error(build: Callable[[Target, Sequence[Target]], Parts], plan: ProofPlan) -> float:
@@ -524,8 +524,8 @@ def _planned_error(build: Callable[[Target, Sequence[Target]], Parts], plan: Pro
 def _joint_error(mutant: JointMutant, models: Models) -> float:
     groups = [Group((1, 1), (SamplingParams(1.0, top_k=2, max_tokens=3),) * 2)]
     # one run per session: these mutants read the other rows of the batch, which must belong to the run
-    found = enumerate_joint(mutant.build, groups, noise=mutant.noise, batch=1, replays=0)
-    return largest_joint_error(found, models.logits, groups)
+    enumeration = enumerate_joint(mutant.build, groups, noise=mutant.noise, batch=1, replays=0)
+    return largest_joint_error(enumeration, models.logits, groups)
 
 
 def _late_error(build: Callable[[], Parts], models: Models) -> float:

@@ -113,7 +113,7 @@ class Block:
 
     def _residual(self, p: Tensor, q: Tensor, weights: Tensor) -> Tensor:  # (M, V), (M, V), (M,) -> (M, V)
         """Residual at each node: the positive part of p - q / w for the next token, not normalised."""
-        # a weight of 0 has no inverse; any finite one will do, as the sum is multiplied by the weight again
+        # a weight of 0 has no inverse; any finite value will do, as the sum is multiplied by the weight again
         return torch.addcmul(p, q, 1 / weights.clamp(min=NEVER)[:, None], value=-1).clamp_(min=0)
 
     def _acceptance_probability(self, weight: float, residual_sum: float) -> float:

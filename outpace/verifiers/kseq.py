@@ -60,15 +60,15 @@ class KSequential:
             drawn = {row: draft.draws_below(levels[row]) for row in walking}
             tested = [row for row in walking if drawn[row]]
             free = [row for row in walking if not drawn[row]]
-            found: dict[int, int] = {}
+            next_tokens: dict[int, int] = {}
             if free:
-                found.update(
+                next_tokens.update(
                     zip(free, target_probs.choose([levels[row][0] for row in free], noise), strict=True)
                 )
             if tested:
                 nodes = [levels[row][0] for row in tested]
                 groups = [_groups(drawn[row], claim) for row in tested]
-                found.update(
+                next_tokens.update(
                     zip(
                         tested,
                         self._test(nodes, groups, tokens, forest, claim, target_probs, noise),
@@ -77,13 +77,13 @@ class KSequential:
                 )
             goes_on = []
             for row in walking:
-                # the residual can give the token of a rejected sibling again, which then counts as accepted
-                level = [child for child in below[row] if tokens[child] == found[row]]
+                # the token drawn from the residual may equal a rejected sibling's, which is then accepted
+                level = [child for child in below[row] if tokens[child] == next_tokens[row]]
                 if level:
                     levels[row] = level
                     goes_on.append(row)
                 else:
-                    bonus[row] = found[row]
+                    bonus[row] = next_tokens[row]
             walking = goes_on
         return Verdict([level[0] for level in levels], bonus)
 
@@ -115,16 +115,16 @@ class KSequential:
         p = target_probs.probs(nodes)
         p = p.to(torch.promote_types(p.dtype, claim.q.dtype))
         left = list(p.unbind())
-        found = [-1] * len(nodes)
+        accepted = [-1] * len(nodes)
         tests: dict[int, int] = {}  # node -> number of times it was tested, so that each test has its own key
-        for turn in range(max(len(each) for each in groups)):
-            at = [m for m, each in enumerate(groups) if found[m] < 0 and len(each) > turn]
+        for turn in range(max(len(draws) for draws in groups)):
+            at = [m for m, draws in enumerate(groups) if accepted[m] < 0 and len(draws) > turn]
             if not at:
                 break
             p_at = _stack([left[m] for m in at])
             q_at = _distributions(claim, [groups[m][turn][0] for m in at], p)
             siblings = [groups[m][turn][1] for m in at]
-            rho, factor = self.scale(p_at, q_at, [len(each) for each in siblings])
+            rho, factor = self.scale(p_at, q_at, [len(drawn) for drawn in siblings])
             ratios = _ratios(p_at, q_at, siblings, tokens)
             refused = []
             for index, m in enumerate(at):
@@ -132,7 +132,7 @@ class KSequential:
                     before = tests.get(child, 0)
                     tests[child] = before + 1
                     if noise.flip((ratio / rho[index],), keys([child], forest, ACCEPT, before))[0]:
-                        found[m] = tokens[child]
+                        accepted[m] = tokens[child]
                         break
                 else:
                     refused.append(index)
@@ -142,13 +142,13 @@ class KSequential:
                 used = torch.minimum(p_at / scales[:, :1], q_at).mul_(scales[:, 1:])
                 for index, row in zip(refused, residual(p_at, used, p_at).unbind(), strict=True):
                     left[at[index]] = row
-        if ended := [m for m, token in enumerate(found) if token < 0]:
+        if ended := [m for m, token in enumerate(accepted) if token < 0]:
             key = keys([nodes[m] for m in ended], forest, RESIDUAL)
             for m, token in zip(
                 ended, noise.choose(_stack([left[m] for m in ended]), key).tolist(), strict=True
             ):
-                found[m] = token
-        return found
+                accepted[m] = token
+        return accepted
 
 
 def _groups(drawn: Sequence[Draw], claim: Drawn) -> list[Group]:
@@ -176,7 +176,7 @@ def _ratios(p: Tensor, q: Tensor, siblings: Sequence[list[int]], tokens: list[in
     """p / q of each sibling's token, one list per row; AssertionError where q is 0."""
     vocabulary = p.shape[1]
     flat_indices = [
-        index * vocabulary + tokens[child] for index, each in enumerate(siblings) for child in each
+        index * vocabulary + tokens[child] for index, drawn in enumerate(siblings) for child in drawn
     ]
     at = torch.tensor(flat_indices, device=p.device)
     flat: list[float] = (p.take(at) / q.take(at)).tolist()
@@ -184,7 +184,7 @@ def _ratios(p: Tensor, q: Tensor, siblings: Sequence[list[int]], tokens: list[in
         "a token is claimed to be drawn from a distribution that cannot give it"
     )
     ratios = iter(flat)
-    return [[next(ratios) for _ in each] for each in siblings]
+    return [[next(ratios) for _ in drawn] for drawn in siblings]
 
 
 def _rows(distributions: Tensor, rows: Sequence[int]) -> Tensor:

@@ -1,7 +1,7 @@
 """Match: sample the target's token at each node and accept the draft token that is equal to it.
 
 Needs no claim and is exact for any draft. As the target's samples are keyed by seed and position, its output
-is the same as that of plain decoding with the same seed. No exact rule accepts more for deterministic draft
+equals plain decoding's with the same seed. No exact rule accepts more for deterministic draft
 tokens (top-k, retrieved); for tokens drawn from a known distribution rejection accepts more.
 """
 
@@ -64,8 +64,8 @@ def follow(tree: TokenTree, target_probs: TargetProbs, noise: Noise, rows: Seque
 
 def _within(level: Sequence[int], forest: Forest, num_levels: int) -> list[int]:
     """The first node of `level`, and the descendants of `level` fewer than `num_levels` levels below it."""
-    found, below = [level[0]], list(level)
+    nodes, below = [level[0]], list(level)
     for _ in range(num_levels - 1):
         below = [child for node in below for child in forest.children[node]]
-        found += below
-    return found
+        nodes += below
+    return nodes

@@ -65,7 +65,7 @@ class Rejection:
         level = [root]  # the nodes whose path is the accepted prefix; several if equal tokens were drawn
         while True:
             node = level[0]
-            below = [child for each in level for child in children[each]]
+            below = [child for reached in level for child in children[reached]]
             drawn = draft.draws_below(level)
             token = (
                 self._test(node, drawn, draft, target_probs, noise)

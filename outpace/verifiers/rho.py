@@ -95,13 +95,13 @@ def _interpolated(points: Sequence[tuple[float, float]], aim: float) -> float | 
     two points have the same value."""
     if len({value for _, value in points}) < len(points):
         return None
-    found = 0.0
+    root = 0.0
     for one, (log_rho, value) in enumerate(points):
         for other, (_, of_other) in enumerate(points):
             if other != one:
                 log_rho *= (aim - of_other) / (value - of_other)
-        found += log_rho
-    return found
+        root += log_rho
+    return root
 
 
 def _excess(rho: float, overlap: float, k: int) -> float:

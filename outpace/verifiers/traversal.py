@@ -203,7 +203,7 @@ class _Drafted(Drafted):
         return sorted(children, key=lambda child: self.claim.row[child] < 0)
 
     def weight(self, state: NodeState) -> float:
-        """The weight of the next child of `state`: min(1, w r / q); 0 if an equal sibling was rejected."""
+        """The weight of the next child of `state`: min(1, w r / q), or 0 if an equal sibling was rejected."""
         child = state.child
         if any(self.tokens[other] == self.tokens[child] for other in state.rejected):
             return 0.0

@@ -48,7 +48,7 @@ def draft_probability(tree: TokenTree) -> float:
 
 
 class SameNoise(Bandit):
-    """Mutant: draws the arm by the random number that also draws the first draft token: which arm drafts
+    """Mutant: draws the arm with the random number that also draws the first draft token, so that the arm
     depends on it."""
 
     def plan(self, ctx: Context) -> Plan:

@@ -80,8 +80,8 @@ class BonusFromTarget(Traversal):
 
 
 class LaterWeight(Traversal):
-    """Mutant: computes the residual after a rejection with the parent's weight after it instead of the one
-    before."""
+    """Mutant: computes the residual after a rejection with the parent's updated weight instead of its weight
+    before the rejection."""
 
     def _reject(self, paths: Sequence[list[NodeState]], draft: _Drafted, target_probs: TargetProbs) -> None:
         before = [(path[-2], replace(path[-2], rejected=list(path[-2].rejected))) for path in paths]

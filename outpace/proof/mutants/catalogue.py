@@ -110,7 +110,7 @@ class Forgetful(Rejection):
 
 
 class LateDistribution(Rejection):
-    """Mutant: tests a draft token against the target's distribution after it instead of the one before it."""
+    """Mutant: tests a draft token against the target's distribution of the token after it."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         return super().verify(tree, _Late(target_probs, tree), scores, noise)
@@ -134,7 +134,7 @@ class PerPath(Match):
                     if below < 0 or tokens[below] != token:
                         break
                     node = below
-                best = max(best, (forest.depths[node], node, token), key=lambda each: each[0])
+                best = max(best, (forest.depths[node], node, token), key=lambda accepted: accepted[0])
             leaf.append(best[1])
             bonus.append(best[2])
         return Verdict(leaf, bonus)
@@ -199,7 +199,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         cross_vocabulary.target_vocabulary,
     )
 
-    found = retrieved(target)
+    drafters = retrieved(target)
 
     def wide(kind: type[CorrectDrafter], **options: bool) -> CorrectDrafter:
         return kind(draft, width=2, **options)
@@ -392,7 +392,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         ),
         *(
             Mutant(f"draws per path: {name}", lambda d=d: Parts(target, d(), PerPath(), chain))
-            for name, d in found
+            for name, d in drafters
         ),
         *(
             Mutant(name, build, target_probs=target_probs, sampling=params)

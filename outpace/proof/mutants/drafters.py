@@ -99,8 +99,8 @@ class Dropped(CorrectDrafter):
 
 
 class Reranked(CorrectDrafter):
-    """Mutant: keeps the three drawn tokens with the most probable paths, as trees of chosen tokens do, and
-    the recorded q, which is not the distribution of the tokens that remain."""
+    """Mutant: keeps the three drawn tokens with the most probable paths, as trees of chosen tokens do, but
+    does not change the recorded q, which is not the distribution of these tokens."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim, forest = tree.claim, tree.forest
@@ -151,8 +151,7 @@ class ClaimedIndependent(CorrectDrafter):
 
 
 class OffByOne(CorrectDrafter):
-    """Mutant: the q recorded for nodes at depth 1 is the draft distribution one position before that from
-    which they were drawn."""
+    """Mutant: the q recorded for nodes at depth 1 is the draft distribution of the previous position."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim = tree.claim

@@ -1,4 +1,4 @@
-"""Mutants of stops that look at a drawn token: the token that ends a draft is dropped."""
+"""Mutants of early stopping by a drawn token: the token that ends a draft is dropped."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from outpace.verifiers.rejection import Rejection
 
 
 def without_ends(propose: Callable[[Context, Plan], Draft], ctx: Context, plan: Plan) -> Draft:
-    """The draft without the tokens with which the plan's stop ends chains, as if they had not been drawn; q
-    of the remaining tokens is that of all that might have been drawn."""
+    """The draft without the tokens at which `plan.stop` ends chains, as if they had not been drawn; the
+    recorded q still includes tokens that would have been dropped."""
     ended: set[tuple[int, int]] = set()  # (row, depth) of the tokens that ended a draft
     stop = plan.stop
     assert stop is not None
@@ -59,8 +59,8 @@ class HeadEndDropped(FeatureDrafter):
 
 
 def ends_of_low_path_probability(target: TableTarget) -> Parts:
-    """AdaEAGLE that drops the token with which the probability of the draft becomes too low, with a head that
-    draws tokens with which it does and others with which it does not."""
+    """AdaEAGLE that drops the token at which the draft's probability falls below the threshold, with a head
+    that draws both tokens for which it does and tokens for which it does not."""
     opened = HeadModel(untrained_eagle(target, seed=3))
     drafter = HeadEndDropped(opened, target.vocab, partial(grow, sampled=True), sampled=True)
     controller = PredictedLength(untrained_draft_length_predictor(target), target.embed, ddd=True)

@@ -14,12 +14,12 @@ from outpace.core.noise import Key
 from outpace.models.table import TableTarget
 from outpace.proof.mutants.drafters import CorrectDrafter
 
-SURE = 0.4  # draft probability of a token with which the first exit is sure
+SURE = 0.4  # least draft probability of a token that is kept from the first exit
 
 
 class ExitByToken(CorrectDrafter):
-    """Mutant: draws a token from the first exit, and if its draft probability is low, another from the deeper
-    exit in its place. Each is recorded as drawn from its exit, but of the first only some tokens stay."""
+    """Mutant: draws a token from the first exit, and if its draft probability is low, replaces it by one from
+    the deeper exit. Each is recorded as drawn from its exit, but the first exit's tokens are a selection."""
 
     def __init__(self, first: TableTarget, deeper: TableTarget) -> None:
         super().__init__(first)

@@ -16,8 +16,8 @@ from outpace.verifiers.rejection import Rejection
 
 
 class ClaimedAsDrawn(FusedChains):
-    """Mutant: claims that each fused token was drawn from the distribution of the first draft model. It was
-    chosen, so it is accepted with probability min(1, p / q) where p alone would be right."""
+    """Mutant: claims that each fused token was drawn from the distribution of the first draft model. Since it
+    was chosen, it should be accepted with probability p, but is accepted with min(1, p / q)."""
 
     claims: tuple[type[Claim], ...] = (Drawn,)
 

@@ -27,8 +27,7 @@ class GreedyLast(CorrectDrafter):
 
 
 class WholeDistribution(CorrectDrafter):
-    """Mutant: draws the last token from q without the chosen token, but records that it was drawn from all of
-    q."""
+    """Mutant: draws the last token from q without the chosen token, but records the whole q."""
 
     def children(self, grower: Grower, at: list[int], q: Tensor, ctx: Context) -> list[int]:
         top = q.argmax(-1)

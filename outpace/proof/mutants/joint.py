@@ -39,8 +39,8 @@ class OneStream(JointNoise):
 
 
 class SeedPlusPosition(JointNoise):
-    """Mutant: the target's noise is keyed by seed + position, where row r has seed r: at each position a row
-    uses the same number as the row before it one position later, so that rows are not independent."""
+    """Mutant: the target's noise is keyed by seed + position, where row r has seed r: row r at position t
+    shares its uniform number with row r - 1 at position t + 1, so rows are not independent."""
 
     def _names(self, key: Key) -> list[tuple[Branch, Name]]:
         named = super()._names(key)
@@ -105,8 +105,9 @@ class TargetNoiseReused(CorrectDrafter):
 
 
 class CutToShortest(Rejection):
-    """Mutant: all rows keep as many draft tokens as the row that accepted the fewest, and a row that had
-    accepted more draws its next token from p. Whether it does so depends on the token it gives up."""
+    """Mutant: all rows keep as many draft tokens as the row that accepted the fewest; a row that had accepted
+    more discards the rest and draws its next token from p. Whether this happens depends on the discarded
+    token."""
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
         verdict, forest = super().verify(tree, target_probs, scores, noise), tree.forest
@@ -121,8 +122,8 @@ class CutToShortest(Rejection):
 
 
 class CutToBudget(CorrectDrafter):
-    """Mutant: a batch may verify two draft tokens, and of the drawn ones those with the smallest draft
-    probability are dropped, at the ends of the chains. q is not the distribution of those that remain."""
+    """Mutant: a batch may verify two draft tokens; drawn tokens of the smallest draft probability are dropped
+    from the ends of the chains. q is not the distribution of the remaining tokens."""
 
     def finish(self, tree: TokenTree, ctx: Context) -> TokenTree:
         claim, forest = tree.claim, tree.forest

@@ -49,15 +49,15 @@ class WholeVocabularyClaimed(_KeptTokens):
             if row < 0:
                 continue
             row_of_batch = forest.rows[node]
-            path = [tokens[each] for each in forest.path(forest.parents[node])[1:]]
+            path = [tokens[ancestor] for ancestor in forest.path(forest.parents[node])[1:]]
             state = self._whole.state([*ctx.tokens[row_of_batch].tolist(), *path])
             stated[row] = warp(self._whole.logits[state][None], [ctx.sampling[row_of_batch]])[0]
         return stated
 
 
 class OtherOrder(_KeptTokens):
-    """Mutant: the columns of q are the kept tokens in the order of their counts, and are taken for the kept
-    tokens in the order of their ids."""
+    """Mutant: the columns of q are in the order of the kept tokens' counts, but are read as in the order of
+    their ids."""
 
     def claimed(self, tree: TokenTree, q: Tensor, ctx: Context) -> Tensor:
         stated = torch.zeros_like(q)
@@ -66,8 +66,8 @@ class OtherOrder(_KeptTokens):
 
 
 class CutAfterDrawing(DraftModel):
-    """Mutant: a draft model with one token id more than the target draws from all of its ids, the last of
-    which becomes the target's last one, and claims q normalised over the target's ids."""
+    """Mutant: a draft model with one token id more than the target draws from all its ids, replaces its last
+    id by the target's last id, and claims q normalised over the target's ids."""
 
     def __init__(self, vocab: int) -> None:
         super().__init__(TableTarget(vocab + 1, seed=2, order=2))

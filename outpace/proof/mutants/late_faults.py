@@ -14,7 +14,7 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.proof.models import Models
 from outpace.verifiers.rejection import Rejection
 
-DEEP = 8  # depth of the drafted chains
+DEEP = 8  # length of the drafted chains
 
 
 class AcceptsAll(Rejection):

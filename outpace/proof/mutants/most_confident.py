@@ -1,4 +1,4 @@
-"""Mutant of a choice among trees: they were drawn, and the one that is kept keeps its claim."""
+"""Mutant of a choice among draft trees: the trees were drawn, and the chosen one keeps its claim."""
 
 from __future__ import annotations
 

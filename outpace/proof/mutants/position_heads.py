@@ -1,4 +1,4 @@
-"""Mutants of heads without a KV cache, untrained ones of a table model: ranked tokens recorded as drawn, and
+"""Mutants of heads without a KV cache (untrained, for a table model): ranked tokens recorded as drawn, and
 the drafts of a beam search, which `catalogue` combines with the mutant verifier `PerPath`."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _ranked(grower: Grower, at: Sequence[int], widths: Sequence[int], q: Tensor,
 
 
 def beams(target: TableTarget) -> Drafter:
-    """The correct drafter of ReDrafter, with two paths of two tokens. Its published rule, which tests the
-    paths apart and keeps the longest, changes the output."""
+    """The correct drafter of ReDrafter, with two paths of two tokens. Its published verification, which tests
+    the paths separately and keeps the longest, changes the output distribution."""
     growth = partial(best_paths, branching=(2, 2), num_paths=2, width=2)
     return PositionDrafter(untrained_redrafter(target), growth, sampled=False)

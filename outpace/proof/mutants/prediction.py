@@ -22,7 +22,7 @@ class WithPrediction:
         self._drafter, self._prediction, self.want = drafter, prediction, Want()
 
     def finish(self, tree: TokenTree, prediction: Sequence[int]) -> TokenTree:
-        """The draft tree with the mistake made."""
+        """The draft tree changed by the mutant."""
         raise NotImplementedError
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:

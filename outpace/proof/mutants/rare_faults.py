@@ -1,5 +1,5 @@
 """Mutants that are wrong in rare situations only: at temperatures above 1, after long prompts, after hundreds
-of steps, from the fourth sibling on, deep below the root. Each is planted in a plan of proofs."""
+of steps, from the fourth sibling on, deep below the root. Each is tested with one plan of proofs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AfterSteps(AcceptsAll):
     """Mutant: accepts all of a chain once it has verified more than `steps` steps."""
 
     def __init__(self, steps: int) -> None:
-        super().__init__(self._late)  # a method, which a copy of the verifier has too
+        super().__init__(self._late)  # a method, so that a copy of the verifier uses its own state
         self._steps, self._limit = 0, steps
 
     def _late(self, depth: int, target_probs: TargetProbs) -> bool:

@@ -51,7 +51,7 @@ def last_accepted_token_not_read(
 
 
 def uncopied(layers: LayerStates) -> LayerStates:
-    """Mutant: a forward changes the states that are kept in case its tokens are discarded."""
+    """Mutant: a forward changes the states in place that should be kept in case its tokens are discarded."""
     return layers
 
 

@@ -36,7 +36,7 @@ class SiblingsHistory(LazyTargetProbs):
         path = super()._path(node)
         nodes = self._tree.forest.nodes[self._tree.forest.rows[node]]
         tokens = self._tree.tokens.tolist()
-        return [tokens[each] for each in nodes[1 : len(path) + 1]]
+        return [tokens[index] for index in nodes[1 : len(path) + 1]]
 
 
 class PromptCounted(LazyTargetProbs):

@@ -45,7 +45,7 @@ class BestDraft(SkipSetDrafter):
 
 
 class MostProbableSiblings:
-    """Mutant, as noise of a draft: the first child is drawn, and its siblings are the most probable of the
+    """Mutant, used as the draft's noise: the first child is drawn, and its siblings are the most probable
     other tokens, recorded as drawn without replacement."""
 
     def __init__(self, noise: Noise) -> None:
@@ -71,8 +71,8 @@ def most_probable_siblings(target: Target) -> Parts:
 def entries_written(
     self: RereadInputs, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
 ) -> tuple[Tensor, Tensor]:
-    """Mutant: the entry of the state with the most skipped layers takes the place of the token's own, which
-    the whole target has computed."""
+    """Mutant: the KV entry of the state with the most skipped layers overwrites the token's own entry, which
+    the whole target computed."""
     row = self.rows[0]
     views = self.cache.views(row.slot, row.base, row.base + 1)
     for plane, states in zip(self.cache.planes.of_layer[layer_idx], (key_states, value_states), strict=True):

@@ -70,8 +70,8 @@ def position_ids_off_by_one(self: ForwardInputs) -> Tensor:  # (N,)
 
 
 def position_ids_by_cache_slot(self: ForwardInputs) -> Tensor:  # (N,)
-    """Mutant: a node's position id is its cache position, so that of the second of two siblings is one too
-    large."""
+    """Mutant: a node's position id is its cache position, which is one too large for the second of two
+    siblings."""
     return torch.cat([torch.arange(row.start, row.end) for row in self.rows])
 
 
@@ -181,15 +181,15 @@ def view_commits(self: EagerView, tree: TokenTree, leaf: Sequence[int], slots: S
 
 
 def missing_visible(self: PartialRun, layer: int) -> list[Tensor]:
-    """Mutant: tokens attend to cache positions of tokens that have left, which hold no keys and values."""
-    return [torch.ones_like(each) for each in original_present(self, layer)]
+    """Mutant: tokens attend to cache positions of tokens that exited early, which hold no keys and values."""
+    return [torch.ones_like(present) for present in original_present(self, layer)]
 
 
 def next_state(self: SavingForward, run: PartialRun, states: Tensor) -> Tensor:
-    """Mutant: a token is fused if its state is close to that of the token after it, which it cannot know
-    unless both are read in one forward."""
+    """Mutant: a token is fused if its state is close to the next token's, which is known only if both are
+    read in one forward."""
     parts = run.by_row(states)
-    return torch.cat([each for own in parts for each in (own[1:], torch.full_like(own[:1], torch.nan))])
+    return torch.cat([shifted for own in parts for shifted in (own[1:], torch.full_like(own[:1], torch.nan))])
 
 
 def last_token_unread(self: AdapterReader, tree: TokenTree) -> Carry:
@@ -213,7 +213,7 @@ def by_first_layer(models: Models) -> Parts:
 
 
 def by_savings(models: Models) -> Parts:
-    """The target with tokens of which some halt, some are fused with the one before them, and others not."""
+    """A target in which some tokens halt, some are fused with the preceding token, and others run through."""
     return quicksilver.build(models.target, drift=100.0, entropy=0.9, fusion=0.6)
 
 
@@ -258,8 +258,8 @@ def decoding_error(models: Models, parts: Callable[[Models], Parts] = by_draft_m
     """Largest error of a continuation's probability when these models decode with a method; infinity if the
     outcome of a row depends on the other rows of its batch (Leak)."""
     try:
-        found = enumerate_distributions(lambda: parts(models), CASES)
-        return largest_error(found, promised(parts(models).reference, models.logits), CASES)
+        enumeration = enumerate_distributions(lambda: parts(models), CASES)
+        return largest_error(enumeration, promised(parts(models).reference, models.logits), CASES)
     except Leak:
         return float("inf")
 

@@ -1,5 +1,5 @@
 """Typical acceptance (Cai et al. 2024): a draft token is accepted if it is not improbable for the target,
-whatever its draft probability was.
+regardless of its draft probability.
 
 Letters: V vocabulary.
 """
@@ -17,18 +17,18 @@ from outpace.core.contracts import Guarantee, Scores, StepRequest, TargetProbs, 
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import TokenTree
 
-NEVER = 1e6  # a `delta` from which no threshold is below 1, whatever the vocabulary
+NEVER = 1e6  # from this `delta` on, delta · exp(-H) is at least 1 for vocabularies of up to a million tokens
 Path = tuple[int, ...]
-# (text, most tokens, request) -> the paths of the draft, each after the one that it continues
+# (text, most tokens, request) -> the paths of the draft, each listed after its parent path
 PlainDraft = Callable[[Path, int, StepRequest], Sequence[Path]]
 
 
 class Typical:
     """Implementation of core.contracts.Verifier: a token x passes after a text if p(x) > min(epsilon, delta ·
     exp(-H)), where p is the target's distribution with the request's sampling parameters and H its entropy in
-    nats. The longest path of passing tokens is accepted; of several as long as that the one with the largest
-    product of probabilities. The bonus token is drawn from the tokens that pass at its end, or from p if none
-    does, as where nothing may pass: with epsilon 1 and a huge delta the output is the target's."""
+    nats. The longest path of passing tokens is accepted; of several such paths the most probable one. The
+    bonus token is drawn from p restricted to the tokens that pass after this path, or from p if none does.
+    With epsilon 1 and a huge delta nothing passes, and the output is the target's."""
 
     want = Want()
     accepts: tuple[type[Claim], ...] = (Claim,)  # all kinds: the rule does not use claims
@@ -45,7 +45,7 @@ class Typical:
         # node that may end the accepted path -> the logarithm of its path's probability
         weights = dict.fromkeys(range(forest.num_rows), 0.0)
         best, level = list(range(forest.num_rows)), list(range(forest.num_rows))
-        kept: dict[int, Tensor] = {}  # (V,) distribution of the bonus token after each of these nodes
+        kept: dict[int, Tensor] = {}  # node -> (V,) distribution of the bonus token after it
         while level:
             probs = target_probs.probs(level)
             passes = probs > self.thresholds(probs)[:, None]
@@ -100,12 +100,12 @@ class TypicalSteps:
                 reached[path] = reached[before] + log(probs[token])
         accepted = max(reached, key=lambda path: (len(path), reached[path]))
         probs = request.probs((*text, *accepted)).tolist()
-        passing = [token for token, each in enumerate(probs) if each > self._threshold(probs)]
-        passing = passing or [token for token, each in enumerate(probs) if each > 0]
+        passing = [token for token, prob in enumerate(probs) if prob > self._threshold(probs)]
+        passing = passing or [token for token, prob in enumerate(probs) if prob > 0]
         whole = sum(probs[token] for token in passing)
         for token in passing:
             yield probs[token] / whole, (*accepted, token)
 
     def _threshold(self, probs: Sequence[float]) -> float:
-        entropy = -sum(each * log(each) for each in probs if each > 0)
+        entropy = -sum(prob * log(prob) for prob in probs if prob > 0)
         return min(self._epsilon, self._delta * exp(-entropy))
