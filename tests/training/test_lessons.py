@@ -112,10 +112,12 @@ def trained(method: str, num_steps: int, folder: Path, changes: Sequence[str] = 
 def accepted(method: str, options: dict[str, object], start: int) -> int:
     """How many tokens of the first greedy draft are accepted after `start` tokens of the text."""
     parts = recipes.get(method).build(target(), **options)
-    params = SamplingParams(0, max_tokens=STEPS + 2)
-    text = torch.tensor(greedy_text(1, 2, 6)[:start])
+    params = SamplingParams(0, max_tokens=STEPS + 3)
+    # heads that read states at drafts only draft after the step that reads the end of the prompt
+    waits = parts.want.hidden and not parts.want.outputs_at_prompt
+    text = torch.tensor(greedy_text(1, 2, 6)[: start - 1 if waits else start])
     session = Session(parts, [text], [params], LazyTargetProbs)
-    first = next(step for step in session.steps() if any(step.generated))
+    first = next(step for step in session.steps() if any(step.generated) and step.ctx.committed[0] == start)
     return len(first.generated[0]) - 1
 
 
