@@ -3,7 +3,7 @@
 Each is declared once, as a field of `SamplingParams` with what the package knows of it. From that follow the
 checks, the arguments of `outpace.generate`, options, fields of requests, what becomes of a checkpoint's
 generation_config and of transformers' processors, the cases of the proofs and the table in docs/sampling.md.
-The fields that warp a distribution are declared in the order in which they are applied.
+Those that truncate are declared in the order in which they are applied.
 """
 
 from __future__ import annotations

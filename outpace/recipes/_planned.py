@@ -10,8 +10,8 @@ PLANNED = frozenset(
     """
     arbitrage aurora chimera confu coral cspd dart deer diffuspec double dovetail
     dream dsp dultra duodecoding ead easyspec falcon flash fspad glide-cape gsd gto
-    gumiho hivis jakiro judge-decoding lantern longspec magicdec medusa-typical
-    mirror-sd mulo-sd online-sd owl parallelspec pearl polybasic ralmspec
+    gumiho hivis jakiro judge-decoding lantern longspec magicdec mirror-sd
+    mulo-sd online-sd owl parallelspec pearl polybasic ralmspec
     ralmspec-knnlm rapid reflective-verification s4c scd specbranch specdiff specdiff2
     specextend speckv specmquant specpc specpv specreason speculative-cascades
     speculative-rag speculative-streaming speculative-thinking speculative-verdict

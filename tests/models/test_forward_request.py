@@ -210,6 +210,9 @@ def test_a_row_alone_is_asked_for_the_same_as_in_a_batch():
         "want": object(),
     }
     assert set(given) == {field.name for field in fields(ForwardRequest)}, "how is the new field divided?"
+    assert {field.name for field in fields(RowInputs)} == {
+        "slot", "start", "end", "base", "depths", "visible", "top", "two_way", "shift", "positions"
+    }, "do compiled backends read the new field, or is it not `is_plain`?"  # fmt: skip
     request = ForwardRequest(**given)
     alone = request.by_row()
     assert [each.rows for each in alone] == [[row] for row in given["rows"]]

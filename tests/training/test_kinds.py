@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from outpace.models import heads
 from outpace.models.heads.formats.files import HeadFileError
 from outpace.models.heads.formats.folder import kind_in, load_head
 from outpace.models.heads.kinds import head_kinds, head_methods, kinds_by_option
@@ -117,13 +118,13 @@ assert proof.verdict == "exact" and proof.drafted, proof
 
 
 def test_every_kind_is_found_with_what_trains_it() -> None:
-    assert set(head_methods()) == {
-        "eagle", "eagle3", "hydra", "kangaroo", "medusa", "mlp-speculator", "redrafter"
-    }  # fmt: skip
+    folders = [path.parent for path in Path(heads.__path__[0]).glob("*/kind.py")]
+    assert len(head_kinds()) == len(folders) == len(head_methods()) > 6
     assert [kind.asked_last for kind in head_kinds()].count(True) == 1 and head_kinds()[-1].asked_last
     for kind in head_kinds():
         assert named(kind.method).paper == kind.paper and kind.options and kind.layouts
-    assert {kind.method for kind in kinds_by_option()[ChainHead]} == set(head_methods()) - {"kangaroo"}
+    chains = {kind.method for kind in kinds_by_option()[ChainHead]}
+    assert {"medusa", "eagle"} <= chains < set(head_methods())
     assert {each.predictor.method for each in predictor_kinds()} <= set(methods())
 
 

@@ -33,7 +33,8 @@ class ForwardRequest:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the inputs are token ids at positions that follow from cache positions and depths."""
+        """Whether the inputs are token ids at positions that follow from cache positions and depths. Compiled
+        backends run only such requests themselves: an input of a new kind has to be looked for here."""
         return self.embeds is None and not any(row.shift or row.positions is not None for row in self.rows)
 
     def by_row(self) -> list[ForwardRequest]:

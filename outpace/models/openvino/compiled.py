@@ -242,7 +242,8 @@ class CompiledForward:
         window = self._graph.window
         beyond = window and any(r.depths is not None and r.end > window for r in rows)
         # and its attention is causal by cache position, also where a mask lets tokens see later ones
-        if beyond or want.attention or not request.is_plain or any(r.two_way for r in rows):
+        later = any(row.two_way for row in rows)
+        if beyond or later or want.attention or not request.is_plain or request.after is not None:
             return self._read_eagerly(request, cache)
         if not want.hidden <= set(self._graph.layers):
             self._compile(tuple(sorted(want.hidden.union(self._graph.layers))))
@@ -285,7 +286,9 @@ class CompiledForward:
         graph, model = self._graph, self.forward.model
         state = int(getattr(model, "state_layer", -1)) if graph.features else None
         (row,) = request.rows
-        if len(request.tokens) > MAX_TOKENS or (state is not None and state not in graph.layers):
+        if len(request.tokens) > MAX_TOKENS or not request.is_plain:
+            return None
+        if state is not None and state not in graph.layers:
             return None
         ids = getattr(model, "draft_ids", None)
         draft_ids = None if ids is None else ids.numpy()

@@ -140,6 +140,11 @@ class PartialForward(Forward):
         return False
 
     def _run(self, inputs: ForwardInputs, request: ForwardRequest) -> ForwardOutputs:
+        if not request.is_plain or any(row.two_way for row in request.rows):
+            raise ValueError(
+                f"layers of {type(self.model).__name__} that run over some of the tokens read token ids in "
+                "causal order: use a method without early exits"
+            )
         if request.want.attention:
             raise ValueError("tokens that exit early have no attention weights: use a method that needs none")
         cache = inputs.cache
