@@ -29,7 +29,7 @@ from outpace.console import progress
 from outpace.tables import Table, print_tables
 
 ROOT = Path(__file__).parents[1]
-METHODS = ("autoregressive", "speculative-sampling")
+METHODS, BATCHES = ("autoregressive", "speculative-sampling", "eagle3"), (1, 8)
 MAX_MEDIAN, MAX_HIGH = 1.03, 1.06  # goals: median of the ratios, upper end of its interval
 GOAL = f"goal {MAX_MEDIAN} (at most {MAX_HIGH})"
 
@@ -48,15 +48,19 @@ def model(name, compiled, threads):
 for line in sys.stdin:
     given = json.loads(line)
     options = {}
-    if given["method"] != "autoregressive":
+    if given["method"] == "speculative-sampling":
         options["draft"] = model("zoo:draft", given["compile"], given["threads"])
+    elif given["method"] != "autoregressive":
+        options["head"] = "zoo:" + given["method"]
     target = model("zoo:target", given["compile"], given["threads"])
-    [result] = outpace.generate(
-        target, given["prompt"], method=given["method"], max_tokens=given["max_tokens"], temperature=0.0,
+    prompts = [given["prompt"] + " " * row for row in range(given["rows"])]
+    results = outpace.generate(
+        target, prompts, method=given["method"], max_tokens=given["max_tokens"], temperature=0.0,
         ignore_eos=True, **options,
     )
-    figures = result.statistics
-    answer = {"tokens": list(result.tokens), "milliseconds": 1e3 * figures.seconds / figures.num_steps}
+    figures = results[0].statistics
+    tokens = [list(result.tokens) for result in results]
+    answer = {"tokens": tokens, "milliseconds": 1e3 * figures.seconds / figures.num_steps}
     print("answer", json.dumps(answer), flush=True)
 """
 
@@ -67,9 +71,11 @@ class Case:
 
     method: str
     compile: bool
+    rows: int = 1  # of the batch: the prompt, with spaces after it
 
     def __str__(self) -> str:
-        return f"{self.method}, {'compiled' if self.compile else 'eager'}"
+        rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
+        return f"{self.method}, {'compiled' if self.compile else 'eager'}, {rows}"
 
 
 @dataclass(frozen=True)
@@ -196,7 +202,7 @@ def main(
     compiled: Annotated[bool, typer.Option(help="Compare compiled models too (extra `compile`).")] = True,
     json_: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
 ) -> None:
-    """Time plain decoding and speculative sampling with the zoo's models against another revision."""
+    """Time plain decoding, a draft model and a head, with the zoo's models, against another revision."""
     prompts = [item.turns[0] for item in load_items("code", num_prompts)]
     with ExitStack() as stack:
         try:
@@ -216,7 +222,9 @@ def main(
             max_tokens=max_tokens,
             threads=threads,
         )
-        found = [measure(Case(method, mode)) for mode in modes for method in METHODS]
+        found = [
+            measure(Case(method, mode, rows)) for mode in modes for method in METHODS for rows in BATCHES
+        ]
     print_tables([to_table(found, revision)])
     if json_:
         write_json(

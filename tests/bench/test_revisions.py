@@ -58,7 +58,10 @@ def test_two_processes_decode_in_turns(tmp_path: Path) -> None:
     result = CliRunner().invoke(app(), [*arguments, "--threads", "1", "--json", str(file)])
     assert result.exit_code == 0, result.output
     ratios = json.loads(file.read_text(encoding="utf-8"))["ratios"]
-    assert [each["case"] for each in ratios] == ["autoregressive, eager", "speculative-sampling, eager"]
+    methods = ("autoregressive", "speculative-sampling", "eagle3")
+    assert [each["case"] for each in ratios] == [
+        f"{method}, eager, {rows}" for method in methods for rows in ("1 row", "8 rows")
+    ]
     assert all(each["pairs"] == 3 and 0.1 < each["ratio"]["median"] < 10 for each in ratios)
 
 

@@ -52,7 +52,14 @@ def states_steps(name: str) -> bool:
 
 # runs of methods whose texts have to be longer for accepted drafts: lookahead drafts n-grams of its own text,
 # the others draft after a first step and end many drafts after a token
-LONGER = {"lookahead": 2000, "clasp": 500, "knn-ssd": 1500, "medusa": 400, "mlp-speculator": 400, "redrafter": 400}
+LONGER = {
+    "lookahead": 2000,
+    "clasp": 500,
+    "knn-ssd": 1500,
+    "medusa": 400,
+    "mlp-speculator": 400,
+    "redrafter": 400,
+}
 
 
 @pytest.mark.slow

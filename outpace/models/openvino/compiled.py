@@ -247,11 +247,17 @@ class CompiledForward:
             return self._read_eagerly(request, cache)
         if not want.hidden <= set(self._graph.layers):
             self._compile(tuple(sorted(want.hidden.union(self._graph.layers))))
-        if len(rows) == 1 and len(request.tokens) <= MAX_TOKENS:
+        tokens, nodes, features = request.tokens, request.nodes, request.features
+        if len(rows) == 1 and len(tokens) <= MAX_TOKENS:
             infer = self._request_of(cache, self._fixed_size(rows[0]))
-            return infer.read(row_tokens_of(request, cache), logits, want.hidden)
-        infer = self._request_of(cache)
-        parts = [part for row in request.by_row() for part in row_tokens_of(row, cache)]
+            return infer.read(row_tokens_of(rows[0], tokens, nodes[0], cache, features), logits, want.hidden)
+        infer, sizes = self._request_of(cache), request.sizes
+        inputs = [None] * len(rows) if features is None else features.split(sizes)
+        parts = [
+            part
+            for row, ids, num, states in zip(rows, tokens.split(sizes), nodes, inputs, strict=True)
+            for part in row_tokens_of(row, ids, num, cache, states)
+        ]
         return ForwardOutputs.joined([infer.read(group, logits, want.hidden) for group in group_rows(parts)])
 
     def _fixed_size(self, row: RowInputs) -> int:
@@ -292,7 +298,7 @@ class CompiledForward:
             return None
         ids = getattr(model, "draft_ids", None)
         draft_ids = None if ids is None else ids.numpy()
-        (part,) = row_tokens_of(request, cache)
+        (part,) = row_tokens_of(row, request.tokens, 1, cache, request.features)
         first, then = self._fixed_size(row), 1 if 1 in self._models else 0
         chosen, logits = self._request_of(cache, first).read_chain(
             part, depth, choose, self._request_of(cache, then), state=state, draft_ids=draft_ids, ends=ends

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from outpace.core.contracts import Choose, Ends
 from outpace.models.forward.outputs import ForwardOutputs
-from outpace.models.forward.request import ForwardRequest
 from outpace.models.forward.row_inputs import RowInputs
 from outpace.models.openvino.export import TracedModel
 from outpace.models.openvino.paged_cache import PagedCache
@@ -122,11 +121,12 @@ def _requested(parts: Sequence[RowTokens]) -> Array | None:
     return numpy.concatenate([numpy.arange(end - p.num, end) for p, end in zip(parts, ends, strict=True)])
 
 
-def row_tokens_of(request: ForwardRequest, cache: PagedCache) -> list[RowTokens]:
-    """The tokens of a forward over one row, also stored in `cache.tokens`. Nodes of a tree that are in the KV
+def row_tokens_of(
+    row: RowInputs, tokens: Tensor, num: int, cache: PagedCache, features: Tensor | None = None
+) -> list[RowTokens]:
+    """The tokens of one row of a forward, also stored in `cache.tokens`. Nodes of a tree that are in the KV
     cache already are computed again together with the new nodes. If a tree and the unread committed tokens
     before it do not fit into one inference, the first of these tokens are a chain for a separate one."""
-    (row,), (num,), tokens, features = request.rows, request.nodes, request.tokens, request.features
     own, position_ids = cache.tokens[row.slot], cache.position_ids
     own[row.start : row.end] = numbers = tokens.numpy()
     new = None if features is None else features.float().numpy()
