@@ -25,6 +25,7 @@ MAKERS: dict[str, Callable[[HFTarget], PositionHead]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", MAKERS)
 def test_a_folder_with_a_head_drafts(method: str, loaded, tmp_path: Path) -> None:
     target, _ = loaded

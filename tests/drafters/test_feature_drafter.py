@@ -242,6 +242,7 @@ def test_a_request_that_leaves_and_comes_back_drafts_as_if_it_had_stayed() -> No
         assert (logits - reference(head, text, path, hidden_states(model, text))).abs().max() < BOUND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "draft"), [slow("eagle", DRAFTS["chain"]), ("eagle3", DRAFTS["tree"])], ids=["chain", "tree"]
 )

@@ -194,6 +194,7 @@ def test_short_chains_of_one_row_have_graphs_of_fixed_sizes(tiny, monkeypatch):
         assert list(cache.requests) == [0]
 
 
+@pytest.mark.slow
 def test_attention_gets_the_longest_text_rounded_up(tiny):
     """OpenVINO generates kernels anew for new lengths. Around the powers of two, logits agree with eager."""
     model = tiny("llama", max_position_embeddings=2048).float()
@@ -305,6 +306,7 @@ def test_rows_share_forwards_and_chains_alone_are_cut():
     assert tokens == list(range(600))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -352,6 +354,7 @@ def test_bfloat16_is_as_near_to_float32_as_without_compiling(tiny):
     assert 0 < (compiled - exact).norm() < 2 * (plain - exact).norm() < 0.2 * exact.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(num_cpus() < 2, reason="there is one CPU")
 def test_a_graph_with_further_outputs_has_the_threads_of_the_first(tiny):
     """It is compiled in a session, which leaves torch one thread: the forwards would take all others away."""

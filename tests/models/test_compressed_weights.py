@@ -40,6 +40,7 @@ def check_values(before: Tensor, after: Tensor, columns: int, bits: int) -> None
     assert 0.2 < errors.mean() < 0.3  # 0.25 for errors between 0 and half a step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_every_group_has_few_values(name: str, format: str, tiny: Any, environment: dict[str, str]) -> None:
@@ -76,6 +77,7 @@ def logits(target: HFTarget, tokens: Tensor) -> Tensor:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", only(["int4"], FORMATS))
 def test_compiled_logits_are_those_of_the_compressed_model(
     format: str, tiny: Any, environment: dict[str, str]
@@ -114,6 +116,7 @@ def test_a_model_is_compressed_once(
     assert calls
 
 
+@pytest.mark.slow
 def test_values_are_computed_once_and_read_from_their_file(
     tiny: Any, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

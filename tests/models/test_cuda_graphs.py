@@ -61,6 +61,7 @@ def pair(tiny):
     return get
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "gpt2"])
 def test_texts_trees_and_batches_score_as_the_model_does(name, pair):
     targets, choice = pair(name), random.Random(1)

@@ -225,6 +225,7 @@ def test_without_a_target_it_is_an_ordinary_draft_model(tiny, reference, float64
 SKIPPED = SkipSet(attention=frozenset({0}), mlp=frozenset({1}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_cache", [None, slow("int8")])
 @pytest.mark.parametrize("skipped", [SkipSet.after(1, 2), SKIPPED], ids=["exit", "sub-layers"])
 def test_compiled_layers_read_the_compiled_target_s_cache(skipped, kv_cache, tiny):

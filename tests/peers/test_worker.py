@@ -146,6 +146,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "habit"), [(signal.SIGINT, "closes"), (signal.SIGKILL, "never")])
 def test_it_does_not_outlive_us(number: signal.Signals, habit: str) -> None:
     command = [sys.executable, "-c", PROGRAM, str(STUB), habit]

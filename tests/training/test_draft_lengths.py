@@ -118,6 +118,7 @@ class Given(DraftLengthLesson):
         return self.values[1]
 
 
+@pytest.mark.slow
 def given(predicted: list[float], accepted: list[float], weight: float) -> Given:
     predictor, settings = DraftLengthPredictor(16, DEPTH), Predictor(shortfall_weight=weight)
     found = Given(predictor, head(), target().embed, target().head, settings)

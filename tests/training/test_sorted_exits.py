@@ -59,6 +59,7 @@ def plain_draft() -> PreTrainedModel:
     return learned(SortedLesson(model, target().head, (2,)), 150)
 
 
+@pytest.mark.slow
 def learned(lesson: SortedLesson, steps: int) -> PreTrainedModel:
     batch = batch_of(*(greedy_text(first, second) for first in range(VOCAB) for second in (1, 7, 3, 9)))
     optimizer = torch.optim.AdamW(lesson.model.parameters(), 5e-3)

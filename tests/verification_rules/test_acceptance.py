@@ -61,6 +61,7 @@ def test_bad_input_is_one_sentence(tiny: Any, arguments: tuple[str, ...], senten
     assert done.exit_code == 2 and sentence in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_draft_is_needed(tiny: Any) -> None:
     done = CliRunner().invoke(app, ["acceptance", "--target", tiny.target])
     assert done.exit_code == 2 and "give --draft" in done.stderr

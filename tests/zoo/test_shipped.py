@@ -55,6 +55,7 @@ def test_a_model_matches_its_card(name: str) -> None:
     assert (zoo.path(name) / "README.md").read_text(encoding="utf-8") == page(card)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_adapter_matches_its_card(name: str) -> None:
     folder, card = zoo.path(name), zoo.card(name)

@@ -140,6 +140,7 @@ def test_matrices_outside_the_graph_stay_whole(
     assert "fc.weight" in compress_head(made("eagle"), "int4", environment).nodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("format", [pytest.param(None, marks=pytest.mark.slow), "int8"])
 def test_a_head_uses_the_compressed_matrices_of_its_target(

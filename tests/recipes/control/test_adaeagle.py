@@ -200,6 +200,7 @@ def test_ddd_drafts_as_long_as_the_longer_of_two_rules() -> None:
     assert len(set(drafted(steps[:-6]))) > 2 and min(drafted(steps[:-6])) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ddd", [False, True])
 def test_the_distribution_is_plain_decodings_with_drawn_chains(ddd: bool) -> None:
     table = TableTarget(3, seed=1)

@@ -82,6 +82,7 @@ def test_text_that_repeats_a_corpus_is_looked_up_there(drafted: bool, tmp_path: 
     assert max((len(step.generated[0]) for step in without if not step.draft.forwards), default=1) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafted", [slow(False), True])
 def test_drafts_from_a_corpus_keep_the_distribution(drafted: bool, tmp_path: Path) -> None:
     """No token of the prompt repeats, and two tokens can only be accepted in the first step: these are the
@@ -245,6 +246,7 @@ def test_a_length_that_was_slow_for_a_while_is_used_again() -> None:
     assert used[60:100].count(6) > 30 and used[-40:].count(5) > 30
 
 
+@pytest.mark.slow
 def test_what_trying_costs_is_limited() -> None:
     controller = SourceChoice(4, 3)
     controller._generated = 1000.0

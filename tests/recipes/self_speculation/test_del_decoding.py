@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from outpace.core.contracts import Plan
@@ -36,6 +37,7 @@ class Turns:
         pass
 
 
+@pytest.mark.slow
 def parts():
     made = del_decoding.build(TARGET)
     object.__setattr__(made, "controller", Turns(made.controller))

@@ -36,6 +36,7 @@ def complete(client: Any, prompt: Any = CODE, **given: Any) -> Any:
     return client.completions.create(**{"model": "zoo", "prompt": prompt, "temperature": 0} | given)
 
 
+@pytest.mark.slow
 def test_every_sampling_parameter_and_setting_has_a_field() -> None:
     for body in (CompletionBody, ChatBody, ResponseBody):
         for parameter in PARAMETERS:

@@ -74,6 +74,7 @@ def test_prompts_as_token_ids_are_read_beside_other_requests(client: Any, model:
         assert choice.text == text + complete(client, tokens, max_tokens=1).choices[0].text
 
 
+@pytest.mark.slow
 def test_vllms_prompt_logprobs_have_ranks(client: Any, model: Any, reference: Any) -> None:
     tokens = model.tokenizer(CODE)["input_ids"]
     raw = expected(reference, tokens)
