@@ -129,7 +129,7 @@ def tables(data: Mapping[str, Any]) -> list[Table]:
             here = {row["tokens"]: row for row in rows if (row["model"], row["mode"]) == (model, mode)}
             for field, when in (("milliseconds", ""), ("after_another_size", ", after another size")):
                 lines.append((f"{model}, {words}{when}", *(f"{here[size][field]:.2f}" for size in sizes)))
-    title = f"A forward over so many tokens, {settings['length']} being read: milliseconds{unit}"
+    title = f"Forward time by number of tokens, {settings['length']} being read: milliseconds{unit}"
     by_name = {(row["method"], row["mode"]): row["median"] for row in speeds}
     methods = dict.fromkeys(row["method"] for row in speeds)
     rates = tuple((name, *(f"{by_name[name, mode]:.1f}" for mode in MODES)) for name in methods)

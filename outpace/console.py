@@ -10,7 +10,7 @@ from time import monotonic
 
 DELAY = 2.0  # seconds of work before the bar appears
 LINES = 10.0  # seconds between two lines where there is no terminal
-AT_ONCE = 1.0  # units reported within so many seconds were done before, as by a run that is continued
+AT_ONCE = 1.0  # units reported within this time were done before, as by a run that is continued
 
 
 @contextmanager

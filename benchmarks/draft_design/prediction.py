@@ -5,7 +5,7 @@ A step with drafts of `length` tokens takes
 
     t(length) = length * (t_d + o_token) + t_v(length + 1) + o_step
 
-with the time t_d of a draft forward over one token per row, t_v of a target forward over so many tokens per
+with the time t_d of a draft forward over one token per row, t_v of a target forward over its tokens per
 row, and the time o of everything else, of which sampling is the largest part. It generates tau(length) tokens
 per row, the bonus token included. How fast a draft model is depends on its shape and not on its weights, how
 many of its tokens are accepted on its weights: so shapes can be timed before anything is trained, and the

@@ -77,7 +77,7 @@ class Settings:
     max_length: int | None = None
 
     def free_length(self, num_prompt: int, limit: int) -> int:
-        """How many new tokens a prompt of so many tokens may get from a model that reads `limit` tokens.
+        """How many new tokens a prompt of `num_prompt` tokens may get from a model that reads `limit` tokens.
         ValueError for a prompt that is as long as the checkpoint's max_length."""
         if self.max_length is None:
             return limit - num_prompt

@@ -33,7 +33,7 @@ class AdaptiveDepth:
     A draft is a chain, or a tree of `width` chains below the root: then one of the w first tokens is accepted
     with probability 1 - (1 - a)^w instead of a. Rows share a forward, so tokens are added to the drafts in
     the order of their probability of being reached. In the first steps depths are fixed, and a step is plain
-    if no plain step of so many rows was measured of late, so that drafts are compared with what was measured.
+    if no plain step with this number of rows was measured lately: drafts are compared with measured ones.
 
     A draft model reads the tokens that it has missed before it drafts. That time is spread over the steps
     that gain by it: of the steps that the request still needs, at most CATCH_UP_STEPS, the share of the last
@@ -61,8 +61,8 @@ class AdaptiveDepth:
         num_models: int = 1,
     ) -> None:
         """`sizes`, `chain_sizes`: as in core.contracts.Target. `num_models`: draft models that propose a
-        token each at every level, one of which is continued: a level costs so many forwards, and is accepted
-        if one of its tokens is. ValueError for a depth or width below 1."""
+        token each at every level, one of which is continued: a level costs `num_models` forwards, and is
+        accepted if one of its tokens is. ValueError for a depth or width below 1."""
         if max_depth < 1:
             raise ValueError(f"depth is {max_depth}; use 1 or more, or autoregressive for no drafts")
         if width < 1:
@@ -131,7 +131,7 @@ class AdaptiveDepth:
         return ends
 
     def _seconds(self, ctx: Context, forwards: Numbers, drafted: Numbers) -> Numbers:
-        """Predicted seconds of this step with so many draft forwards and draft tokens."""
+        """Predicted seconds of this step, by the number of draft forwards and draft tokens."""
         unread = 0 if ctx.unread is None else sum(map(len, ctx.unread))
         forwards, drafted = forwards * self._num_models, drafted * self._level_tokens
         return self._cost.seconds(len(ctx.slots), sum(ctx.committed), unread, forwards, drafted)

@@ -172,7 +172,7 @@ class AdaptiveTree:
         return best, float(tokens[best]), float(seconds[best])
 
     def _predict(self, rows: int, context: int) -> None:
-        """Predict the times of the next step, which has so many rows and tokens in the KV cache."""
+        """Predict the times of the next step, of `rows` rows with `context` tokens in the KV cache."""
         self._rows, self._num_computed = rows, self._padded(rows)
         self._nodes, self._is_chain = [1] * rows, [True] * rows
         nodes, zero, one = numpy.arange(rows * self._num_nodes + 1.0), numpy.zeros(1), numpy.ones(1)

@@ -48,7 +48,7 @@ class IdleCompute:
         self._hold = 0  # steps for which it still holds
 
     def num_tokens(self, rows: int, context: int) -> int:
-        """m of the next step, which has so many rows, with `context` committed tokens together."""
+        """m of the next step, of `rows` rows with `context` committed tokens together."""
         number, self._num_choices = self._num_choices, self._num_choices + 1
         self._rows_seen.add(rows)
         if number < len(FIRST_SHARES):

@@ -40,7 +40,7 @@ class MatchRates:
         self._own: dict[int, tuple[float, float, float]] = {}
 
     def reached(self, slot: int, matched: int, num_tokens: int) -> list[float]:  # num_tokens
-        """Entry d - 1: the probability that the first d tokens after a match of so many tokens are
+        """Entry d - 1: the probability that the first d tokens after a match of `matched` tokens are
         accepted; for at most `longest` tokens."""
         rates = self._rates
         if (own := self._own.get(slot)) is not None:

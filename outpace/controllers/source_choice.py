@@ -230,7 +230,7 @@ class SourceChoice:
         return other if worth else depth
 
     def _tries(self, slot: int, lost: float) -> bool:
-        """Whether the draft model drafts once although so many tokens fewer are expected of it than of the
+        """Whether the draft model drafts once although `lost` fewer tokens are expected of it than of the
         lookup in that time. What is expected of it may have been measured long ago."""
         self._unused[slot] = self._unused.get(slot, 0) + 1
         if self._unused[slot] < TRY_AFTER or self._lost + lost > EXPLORING * self._generated:

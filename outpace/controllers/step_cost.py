@@ -122,7 +122,7 @@ class StepCost:
         self._changed.clear()
 
     def knows(self, rows: int) -> bool:
-        """Whether steps of so many rows without drafts were measured a few times of late."""
+        """Whether steps of `rows` rows without drafts were measured a few times lately."""
         sizes = self._row_sizes if rows == 1 else self._sizes
         plain = float(padded(numpy.array([float(rows)]), sizes)[0])
         forwards = self._forwards.get((rounded(rows), rounded(plain)))
@@ -159,7 +159,7 @@ class StepCost:
         return (median(units) if units else 1.0) * (1 + ASSUMED_GROWTH * padded(rows + drafted, sizes))
 
     def drafting(self, forwards: Numbers, tokens: Numbers, context: int) -> Numbers:
-        """Predicted seconds of a draft with numbers of forwards that read so many tokens in all."""
+        """Predicted seconds of drafts, by their number of forwards and of tokens that these read in all."""
         draft = self._draft.coefficients
         return draft[0] * (forwards > 0) + (draft[1] + draft[3] * context) * forwards + draft[2] * tokens
 
@@ -168,7 +168,7 @@ class StepCost:
         return float(self.seconds(rows, context, unread, numpy.zeros(1), numpy.zeros(1))[0])
 
     def reading(self, tokens: Numbers) -> Numbers:
-        """Predicted seconds in which the draft model reads so many committed tokens before it drafts."""
+        """Predicted seconds in which the draft model reads `tokens` committed tokens before it drafts."""
         return self._draft.coefficients[2] * tokens
 
 

@@ -86,7 +86,7 @@ class ThinkingTags:
         return next((size for size in sizes if tail.endswith(self._end[:size])), 0)
 
     def _crossing(self, num_begun: int) -> Tensor:  # (V,) bool
-        """The tokens that complete the end tag and go on behind it, after so many of its bytes."""
+        """The tokens that complete the end tag and go on behind it, after its first `num_begun` bytes."""
         begun, found = self._end[:num_begun], torch.zeros(self._vocab, dtype=torch.bool)
         for token, spelt in self._long:
             at = (begun + spelt).find(self._end)

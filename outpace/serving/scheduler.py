@@ -278,7 +278,7 @@ class Scheduler:
         return self._bytes_for(lengths) + self._reading_bytes(joining) <= self._kv_bytes
 
     def _bytes_for(self, lengths: Mapping[int, int]) -> int:
-        """Memory that all KV caches would hold with so many cache positions in these slots, in bytes."""
+        """Memory that all KV caches would hold with at least `lengths[slot]` cache positions, in bytes."""
         return self._session.cache.bytes_for(lengths) + self._draft_bytes_for(lengths)
 
     def _reading_bytes(self, joining: Ticket | None = None) -> int:
@@ -292,8 +292,8 @@ class Scheduler:
         return {slot: ticket.state.length + DRAFT_MARGIN for slot, ticket in self.running.items()}
 
     def _draft_bytes_for(self, lengths: Mapping[int, int]) -> int:
-        """Memory that the draft models' KV caches would hold with so many cache positions in these slots, in
-        bytes. A slot that none of a model's caches has yet is reckoned as if the model would draft for it."""
+        """Memory in bytes that the draft models' KV caches would hold with at least `lengths[slot]` cache
+        positions. A slot that none of a model's caches has yet counts as if the model would draft for it."""
         needed = 0
         for draft in self._drafts:
             caches, new = draft.caches, dict(lengths)

@@ -234,7 +234,7 @@ def test_compiled_and_eager_forwards_of_the_same_models_are_measured(
     assert all(row["efficiency"] is None for row in data["results"] if not row.get("drafted"))
     greedy = [row for row in data["results"] if row["temperature"] == 0]
     assert all(row["divergence"]["different"] == 0 for row in greedy)  # float32: the same text in both modes
-    assert "Getting ready, in seconds" in done.output and "target (eager)" in done.output
+    assert "Load time, in seconds" in done.output and "target (eager)" in done.output
     assert "Compiled forwards: plain decoding is" in done.output
     assert "outpace generate --dtype float32 --device cpu --compile --method @" in done.output
     page = (tmp_path / "out" / "bench.html").read_text()

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from outpace.bench.measure.forward_cost import Timings
     from outpace.bench.measure.run import Run
 
-CONTRADICTION = 1.5  # a forward takes so many times as long as one of more nodes
-UNEQUAL = 1.5  # the same work takes so many times as long in one round as in another
+CONTRADICTION = 1.5  # a forward takes this many times as long as one of more nodes
+UNEQUAL = 1.5  # the same work takes this many times as long in one round as in another
 
 
 def disturbance(

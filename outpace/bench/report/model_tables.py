@@ -20,7 +20,7 @@ def preparation(
         columns, parts = [*columns, "compiling"], [*parts, compiling]
     rows = tuple((name, *(number(part.get(name)) for part in parts)) for name in names)
     note = f"Warming up took {sum(warm_up.values()):.1f} s." if warm_up else ""
-    return Table("Getting ready, in seconds", tuple(columns), rows, note)
+    return Table("Load time, in seconds", tuple(columns), rows, note)
 
 
 def forward_costs(curves: Mapping[str, CostCurve]) -> Table:
@@ -28,4 +28,4 @@ def forward_costs(curves: Mapping[str, CostCurve]) -> Table:
     batch."""
     sizes = sorted({size for curve in curves.values() for size in curve.sizes})
     rows = tuple((name, *(f"{1000 * curve(size):.2f}" for size in sizes)) for name, curve in curves.items())
-    return Table("A forward over so many tokens, in milliseconds", ("model", *map(str, sizes)), rows)
+    return Table("Forward time by number of tokens, in milliseconds", ("model", *map(str, sizes)), rows)

@@ -45,8 +45,8 @@ def best_paths(
 ) -> TokenTree:
     """Build a tree of at most `num_paths` paths per row. At depth d each path is extended by its
     `branching[d]` most probable tokens, and the `width` best of a row's paths go on (0: all); of the longest
-    the best `num_paths` stay. With `top_k` above 0 only so many tokens after each path have a probability.
-    Draft probabilities are those at temperature 1. ValueError for numbers that leave no path."""
+    the best `num_paths` stay. With `top_k` above 0 other tokens after a path than its `top_k` best have no
+    probability. Draft probabilities are those at temperature 1. ValueError for numbers that leave no path."""
     if min((*branching, num_paths)) < 1 or min(width, top_k) < 0:
         raise ValueError(
             f"a search for {num_paths} paths that tries {tuple(branching)} tokens by depth, {width} paths "

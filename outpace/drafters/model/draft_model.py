@@ -87,7 +87,7 @@ class DraftModel:
         self._gone: set[int] = set()  # slots released or forgotten since that forward
 
     def longest_draft(self, length: int) -> int:
-        """Number of tokens that the model can draft after a text of so many tokens."""
+        """Number of tokens that the model can draft after a text of `length` tokens."""
         return longest_draft(self.model.max_length, length)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:

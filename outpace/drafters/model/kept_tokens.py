@@ -11,7 +11,7 @@ from outpace.core.contracts import Target
 from outpace.indexes.store import open_index
 from outpace.indexes.token_counts import TokenCounts
 
-SHARE = 4  # a draft keeps one of so many tokens, unless it is told how many
+SHARE = 4  # a draft keeps one in SHARE tokens, unless it is told how many
 LEAST = 2  # tokens that it keeps then at least
 
 

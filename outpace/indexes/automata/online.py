@@ -134,8 +134,8 @@ class SuffixAutomaton:
         before, at its most recent earlier occurrence; [] if no suffix did. A recent occurrence may not have
         been recorded (see NOTED); then an older one is used.
 
-        If the match is at least as long as the number of tokens since that occurrence, the text has a period
-        of so many tokens, and the continuation repeats them until it has `max_tokens`.
+        If the match is at least as long as the number n of tokens since that occurrence, the text has a
+        period of n tokens, and the continuation repeats them until it has `max_tokens`.
         """
         state, length = self.fields[STATE : MATCHED + 1].tolist()
         if not length:

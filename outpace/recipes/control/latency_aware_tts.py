@@ -76,7 +76,7 @@ CLOSE = 1.02  # predicted speeds that differ by less are taken to be equal: then
 
 class IdleLength:
     """Implementation of core.contracts.Controller: chains of one length in all rows, the number of tokens
-    that `IdleCompute` finds for so many rows, compared with a step without drafts; 0 to `depth`.
+    that `IdleCompute` finds for their number, compared with a step without drafts; 0 to `depth`.
 
     Branches of a problem and draft tokens compete for the same arithmetic: with more branches drafts are
     shorter, and as branches end they get longer. Of the lengths up to that one, the longest is taken whose
@@ -120,7 +120,7 @@ class IdleLength:
         return Plan(tuple(depths))
 
     def _worthwhile(self, ctx: Context, longest: int) -> int:
-        """The longest draft, of at most so many tokens, with which no other is predicted to be faster."""
+        """The longest draft, of at most `longest` tokens, than which no other is predicted to be faster."""
         rows, context, lengths = len(ctx.slots), sum(ctx.committed), numpy.arange(longest + 1.0)
         rates = numpy.array([[self._rates.rate(slot)] for slot in ctx.slots])
         shares = numpy.array([[self._rates.share_drafted(slot)] for slot in ctx.slots])

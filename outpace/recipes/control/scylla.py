@@ -65,7 +65,7 @@ class BatchTree:
     """Implementation of core.contracts.Controller for trees of the most probable paths, and of
     core.contracts.TreeSize for each of its plans.
 
-    All rows have trees of m nodes, the number that `IdleCompute` finds for so many rows. Only paths that are
+    All rows have trees of m nodes, which `IdleCompute` finds for the number of rows. Only paths that are
     among the m most probable so far are extended: what follows another one is less probable still. The tree
     is thus the same as if `width` paths had been extended, and fewer forwards of the head make it.
 

@@ -18,7 +18,7 @@ lookup of which nearly as many tokens are accepted. The default is tokens per se
 method that has not drafted for a while reads what it missed when it is chosen again, and pays for that in its
 reward. All methods are verified by rejection, also those that have another exact verifier of their own.
 
-With `lengths`, every method drafts at most so many tokens on a path, and each length is a choice of its own:
+With `lengths`, every method drafts at most that many tokens on a path, and each length is an arm of its own:
 `--arms speculative-sampling:depth=8 --lengths 0,2,4,8` chooses the length of one draft model's chains. Within
 the names of `outpace bench` methods stand in brackets: `ucb-spec:arms=(prompt-lookup:depth=8,mcsd)`.
 
@@ -94,7 +94,7 @@ class UCB:
     def _next(self) -> int:
         arms = range(len(self._sum))
         unknown = [arm for arm in arms if not self._num_measured[arm]]
-        if unknown:  # rounds may be without a measurement: then the arms take turns
+        if unknown:  # of the arms without a measurement the one that was chosen least often
             return min(unknown, key=self.num_chosen.__getitem__)
         return max(arms, key=self.bound)
 

@@ -11,8 +11,8 @@ on a KV cache of its own, and the whole target verifies, at any temperature.
 `outpace train specee --target TARGET --head HEAD --output FOLDER` trains the predictor. The rule is the
 paper's for greedy decoding; at other temperatures the token is drawn from the distribution after the exit.
 Prompts run through all layers, and so does the text of a request that was preempted. Later layers lack the
-keys and values of a token that left. Draft tokens are checked one after the other: trees whose paths leave
-together, as in the paper, are not built. Not for compiled targets.
+keys and values of a token that exited early. Draft tokens are checked one after the other: trees whose paths
+exit together, as in the paper, are not built. Not for compiled targets.
 """
 
 from typing import Literal

@@ -60,7 +60,7 @@ class ExitRates:
         return new
 
     def add(self, acceptance: Numbers, confidence: Numbers, steps: int) -> None:  # (C, n), (C, n)
-        """Add the verified positions of so many steps, as the C exits in `exits` predicted them.
+        """Add the verified positions of `steps` steps, as the C exits in `exits` predicted them.
         `acceptance`: probability that the exit's token is accepted. `confidence`: of its most probable
         token."""
         at, keep = self.exits, KEEP**steps
@@ -233,7 +233,7 @@ class ExitChoice:
         temperature: float,
         steps: int,
     ) -> None:  # (C, n, V), (n,), (n, V)
-        """Add the predictions of exits at positions of so many steps. `following`: the tokens there. `probs`:
+        """Add the predictions of exits at positions of `steps` steps. `following`: the tokens there. `probs`:
         the target's distributions there, at a temperature above 0."""
         at_one = logits.softmax(-1)
         confidence, best = at_one.max(-1)  # (C, n)

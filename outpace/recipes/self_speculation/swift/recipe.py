@@ -138,7 +138,7 @@ class Search:
             self.level = best
 
     def falls(self, matchness: float, window: int) -> bool:
-        """Whether the best set predicts a later request, of so many tokens, less well than when the search
+        """Whether the best set predicts `window` tokens of a later request less well than when the search
         ended. It was chosen among many by one text, where chance favours it: the first later request tells
         how well it predicts others."""
         assert self.level is not None
@@ -161,7 +161,7 @@ class SkipSetSearch:
 
     All requests share one search, which ends for all of them. After that, each request costs one pass, with
     the set that was found: where its matchness is lower than when the search ended, by more than FALL
-    standard errors of so many tokens, as after a change of task, the search is started again from that set.
+    standard errors over `window` tokens, as after a change of task, the search starts again from that set.
     """
 
     learns_across_rows = True

@@ -44,7 +44,7 @@ class Footprint:
 
 
 def prompt_part(memory: int, *models: Target) -> int:
-    """Most tokens of prompts that one forward of these models reads with so many bytes of generation memory;
+    """Most prompt tokens that one forward of these models reads with `memory` bytes of generation memory;
     FEWEST to CHUNK."""
     token = max(1, *(ForwardMemory.of(model).token for model in models))
     return max(FEWEST, min(CHUNK, int(READING * memory) // token))
@@ -82,8 +82,8 @@ class StepMemory:
         self._longest = 0  # cache positions for which both models have position ids and masks
 
     def scored(self, nodes: int, sampled: int, longest: int) -> None:
-        """Record that the last step scored so many nodes, so many of them in rows that are sampled, and the
-        number of cache positions of its longest row."""
+        """Record how many nodes the last step scored, how many of them in rows that are sampled, and how many
+        cache positions of its longest row."""
         self._last = nodes * self._target.logits + sampled * self._target.probs
         self._longest = max(self._longest, longest)
 
@@ -128,7 +128,7 @@ class StepMemory:
 
 
 def _held(cache: Cache, slots: Sequence[int], ends: Sequence[int]) -> tuple[int, int]:
-    """Memory of the cache's slots with so many cache positions, and the most that one of them holds before it
+    """Memory of the cache's slots with `ends` cache positions, and the most that one of them holds before it
     grows."""
     held = cache.num_bytes
     growth = 0

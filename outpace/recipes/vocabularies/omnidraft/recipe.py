@@ -11,7 +11,7 @@ on other requests, and "all" takes all tokens at once. Only pairs that begin wit
 `pair_starts` most probable tokens are merged: the distributions after those are computed in the same forwards
 as the draft. Runs of more than two tokens are not merged.
 
-With `learn_every` the draft model learns while it drafts: after every so many verified tokens a low-rank
+With `learn_every` the draft model learns while it drafts: every `learn_every` verified tokens a low-rank
 adapter is updated with the paper's hybrid loss (`online_distillation.py`). The user's draft model is not
 changed, and what was learned lasts as long as these parts: one call of `outpace.generate` with all its
 prompts, or a server. Weights change between steps only, where no draft is pending, so that every draft is

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from outpace.serving.http.errors import ApiError
 
 # A connection that is closed while the client still sends is reset, and the client may lose the answer with
-# it: the rest of a body without an announced length is read first, for so many bytes and seconds at most.
+# it: the rest of a body without an announced length is read first, up to these bytes and seconds.
 REST_BYTES, REST_SECONDS = 1 << 20, 1.0
 
 
