@@ -66,7 +66,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check $(CODE)
 
 spelling: $(VENV)/.installed-dev
-	$(BIN)/codespell $(CODE) docs README.md CONTRIBUTING.md CHANGELOG.md
+	$(BIN)/codespell $(CODE) deploy docs README.md CONTRIBUTING.md CHANGELOG.md
 
 types: $(VENV)/.installed-dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
