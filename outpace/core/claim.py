@@ -56,3 +56,18 @@ class Drawn(Claim):
         place = {node: index for index, node in enumerate(nodes)}
         draws = self.draws and tuple([(place[node], row) for node, row in self.draws if node in place])
         return replace(self, row=tuple([self.row[node] for node in nodes]), draws=draws)
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class DrawnBeside(Drawn):
+    """Record of drawn tokens with the drafter's distribution after every node, leaves and roots without a
+    draft included, for rules that give the output a mixture of the target's distribution and the drafter's.
+    """
+
+    after: Tensor  # (N, V) distribution of the drafter's next token after each node, as in `q`
+    logits: Tensor  # (N, V) its logits there, before all sampling parameters
+
+    def only(self, nodes: Sequence[int]) -> DrawnBeside:
+        own, at = Drawn.only(self, nodes), list(nodes)
+        assert isinstance(own, DrawnBeside)
+        return replace(own, after=self.after[at], logits=self.logits[at])

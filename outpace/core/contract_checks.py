@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from outpace.core.claim import Claim, Drawn
+from outpace.core.claim import Claim, Drawn, DrawnBeside
 
 if TYPE_CHECKING:
     from outpace.core.contracts import Draft, Plan, Verdict
@@ -185,6 +185,11 @@ def _check_claim(claim: Claim, nodes: int, vocab: int, claims: Sequence[type[Cla
         raise ContractError(
             f"the claim has q over {claim.q.shape[1]} tokens, and the target's vocabulary has {vocab}: "
             "give `ids` if q covers a part of it"
+        )
+    if isinstance(claim, DrawnBeside) and not claim.after.shape == claim.logits.shape == (nodes, vocab):
+        raise ContractError(
+            f"the claim has `after` of the shape {tuple(claim.after.shape)} and `logits` of "
+            f"{tuple(claim.logits.shape)}: both have a row for each of {nodes} nodes and {vocab} columns"
         )
 
 

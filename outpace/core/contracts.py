@@ -70,8 +70,9 @@ __all__ = [
     "Want",
     "check_token_ids",
     "recipe",
+    "ReferenceRequest",
+    "StatedProbs",
     "StepReference",
-    "StepRequest",
 ]
 
 
@@ -544,15 +545,37 @@ class Reference(Protocol):
 
 
 @dataclass(frozen=True)
-class StepRequest:
-    """What a StepReference needs of a request: its sampling parameters, and their effect on logits after a
-    text (prompt and output)."""
+class ReferenceRequest:
+    """What a StatedProbs or StepReference needs of a request: its sampling parameters, and their effect on
+    logits after a text (prompt and output)."""
 
     sampling: SamplingParams
     prompt_length: int
+    logits: Callable[[tuple[int, ...]], Tensor]  # text -> (V,) the target's, before sampling parameters
     probs: Callable[[tuple[int, ...]], Tensor]  # text -> (V,) the target's distribution of the next token
+    # text, (V,) logits of any model -> (V,) their distribution of the next token with all parameters
+    probs_of: Callable[[tuple[int, ...], Tensor], Tensor]
     # text, (V,) logits of any model -> (V,) logits changed by the parameters applied before temperature
     adjusted: Callable[[tuple[int, ...], Tensor], Tensor]
+
+
+@runtime_checkable
+class StatedProbs(Protocol):
+    """The distribution of the next token that the output of a LOSSY method has, where it follows from the
+    text and the request's sampling parameters, but is not that of any one model's logits with them: a mixture
+    of two models' distributions.
+
+    It is computed another way than by the method, without caches, batches and drafts, so that proofs can
+    compare the two. A predicted output is refused, as the method needs its own drafter after every token."""
+
+    @property
+    def description(self) -> str:
+        """Completes the sentence "the output is that of ...", for users."""
+        ...
+
+    def next_probs(self, text: tuple[int, ...], request: ReferenceRequest) -> Tensor:
+        """(V,) the distribution of the token after `text`, prompt included."""
+        ...
 
 
 @runtime_checkable
@@ -569,7 +592,7 @@ class StepReference(Protocol):
         ...
 
     def step(
-        self, text: tuple[int, ...], limit: int, request: StepRequest
+        self, text: tuple[int, ...], limit: int, request: ReferenceRequest
     ) -> Iterable[tuple[float, tuple[int, ...]]]:
         """(probability, added tokens) of every outcome of a step after `text`, prompt included. The request
         has room for `limit` >= 1 tokens; tokens beyond it, or after a stop token, are ignored."""
@@ -587,7 +610,7 @@ class Parts:
     controller: Controller
     # the output's distribution, where it is not that of the target given to the recipe: `target` is then an
     # approximation of that model, or the verifier accepts more than an exact one
-    reference: Reference | StepReference | None = None
+    reference: Reference | StatedProbs | StepReference | None = None
     prompt_part: int = sys.maxsize  # most prompt tokens that one step reads; a session may read fewer
     # decodes a `decode.Session` step by step, until it has no rows; None: decode.speculative_steps does
     schedule: Callable[[Any], Iterator[Step]] | None = None

@@ -15,5 +15,13 @@ class NoTokenLeft(RowError, ValueError):
     """The sampling parameters exclude every token."""
 
 
+class TextTooLong(RowError, ValueError):
+    """The text is longer than a model of the method can read."""
+
+
+class DraftFailed(RowError):
+    """The drafter failed, and the method's distribution depends on it."""
+
+
 class NotFinite(RowError, FloatingPointError):
     """The target's logits are NaN or infinite."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import Reference, StepReference, StepRequest
+from outpace.core.contracts import Reference, ReferenceRequest, StatedProbs, StepReference
 from outpace.core.sampling_params import SamplingParams
 from outpace.proof.sampling_cases import adjusted, stated
 
@@ -21,20 +21,38 @@ Logits = Callable[[list[tuple[int, ...]]], Tensor]
 
 
 @dataclass(frozen=True)
-class StepByStep:
-    """A distribution that is stated step by step, with the logits of the target."""
+class Stated:
+    """A distribution that is stated token by token or step by step, with the logits of the target."""
 
-    reference: StepReference
+    reference: StatedProbs | StepReference
     logits: Logits
 
+    def request(self, sampling: SamplingParams, prompt_length: int) -> ReferenceRequest:
+        """What the reference is given of a request."""
 
-Promise = Logits | Reference | StepByStep
+        def logits(text: tuple[int, ...]) -> Tensor:
+            return self.logits([text])[0]
+
+        def probs_of(text: tuple[int, ...], logits: Tensor) -> Tensor:
+            return stated(logits[None], [text], sampling, prompt_length)[0]
+
+        @cache
+        def probs(text: tuple[int, ...]) -> Tensor:
+            return probs_of(text, logits(text))
+
+        def changed(text: tuple[int, ...], logits: Tensor) -> Tensor:
+            return adjusted(logits[None], [text], sampling, prompt_length)[0]
+
+        return ReferenceRequest(sampling, prompt_length, logits, probs, probs_of, changed)
 
 
-def promised(reference: Reference | StepReference | None, logits: Logits) -> Promise:
+Promise = Logits | Reference | Stated
+
+
+def promised(reference: Reference | StatedProbs | StepReference | None, logits: Logits) -> Promise:
     """The promise of a method with this reference, for a target with these logits."""
-    if isinstance(reference, StepReference):
-        return StepByStep(reference, logits)
+    if isinstance(reference, StatedProbs | StepReference):
+        return Stated(reference, logits)
     return logits if reference is None else reference
 
 
@@ -42,15 +60,15 @@ def plain_distribution(
     of: Promise, prompt: Sequence[int], sampling: SamplingParams
 ) -> dict[tuple[int, ...], float]:
     """Continuation (stop token included) -> promised probability with these parameters."""
-    if isinstance(of, StepByStep):
-        return _by_steps(of, tuple(prompt), sampling)
-    logits = partial(of.logits, prompt_length=len(prompt)) if isinstance(of, Reference) else of
+    if isinstance(of, Stated) and isinstance(of.reference, StepReference):
+        return _by_steps(of.reference, tuple(prompt), of.request(sampling, len(prompt)))
+    next_probs = _next_probs(of, sampling, len(prompt))
     finished: dict[tuple[int, ...], float] = {}
     open_texts: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(sampling.max_tokens):
         texts = list(open_texts)
         whole = [(*prompt, *text) for text in texts]
-        distributions = stated(logits(whole), whole, sampling, len(prompt))
+        distributions = next_probs(whole)
         following: dict[tuple[int, ...], float] = {}
         for text, distribution in zip(texts, distributions.tolist(), strict=True):
             for token, probability in enumerate(distribution):
@@ -63,24 +81,27 @@ def plain_distribution(
     return finished | open_texts
 
 
+def _next_probs(of: Promise, sampling: SamplingParams, prompt_length: int) -> Logits:
+    """M texts of equal length -> (M, V) promised distributions of the next token."""
+    if isinstance(of, Stated):
+        reference, request = of.reference, of.request(sampling, prompt_length)
+        assert isinstance(reference, StatedProbs)
+        return lambda texts: torch.stack([reference.next_probs(text, request) for text in texts])
+    logits = partial(of.logits, prompt_length=prompt_length) if isinstance(of, Reference) else of
+    return lambda texts: stated(logits(texts), texts, sampling, prompt_length)
+
+
 def _by_steps(
-    of: StepByStep, prompt: tuple[int, ...], sampling: SamplingParams
+    reference: StepReference, prompt: tuple[int, ...], request: ReferenceRequest
 ) -> dict[tuple[int, ...], float]:
-    @cache
-    def probs(text: tuple[int, ...]) -> Tensor:
-        return stated(of.logits([text]), [text], sampling, len(prompt))[0]
-
-    def changed(text: tuple[int, ...], logits: Tensor) -> Tensor:
-        return adjusted(logits[None], [text], sampling, len(prompt))[0]
-
-    request = StepRequest(sampling, len(prompt), probs, changed)
+    sampling = request.sampling
     finished: dict[tuple[int, ...], float] = {}
     open_texts: dict[tuple[int, ...], float] = {(): 1.0}
     while open_texts:
         # shortest text first: all steps that lead to it have then been followed
         text = min(open_texts, key=len)
         before, limit = open_texts.pop(text), sampling.max_tokens - len(text)
-        for probability, tokens in of.reference.step((*prompt, *text), limit, request):
+        for probability, tokens in reference.step((*prompt, *text), limit, request):
             end = next((at for at, token in enumerate(tokens, 1) if token in sampling.stop), limit)
             new = (*text, *tokens[: min(end, limit)])
             ended = len(new) == sampling.max_tokens or new[-1] in sampling.stop

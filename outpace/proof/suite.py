@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from outpace.core.contract_checks import ContractError, check_sums
-from outpace.core.contracts import Guarantee, Parts, Recipe, Step, StepReference, Target
+from outpace.core.contracts import Guarantee, Parts, Recipe, StatedProbs, Step, StepReference, Target
 from outpace.core.sampling_params import SamplingParams
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
@@ -234,8 +234,9 @@ def prove(
         yield exact_limit(recipe, models, most)
     if plan.alone or exhaustive:
         yield default.prove(requests, SMALL, batch=1)
-    by_steps = isinstance(recipe.build(models.target, **options[0]).reference, StepReference)
-    if plan.predicted and not by_steps:  # a StepReference holds for the method's own drafts only
+    stated = recipe.build(models.target, **options[0]).reference
+    # these hold for the method's own drafts only
+    if plan.predicted and not isinstance(stated, StatedProbs | StepReference):
         yield proven(default, plan.most_varied, predicted=True)
     for index, values in enumerate(options):
         if index < plan.settings or exhaustive:

@@ -13,7 +13,7 @@ PLANNED = frozenset(
     gumiho hivis jakiro judge-decoding lantern longspec magicdec mirror-sd
     mulo-sd online-sd owl parallelspec pearl polybasic ralmspec
     ralmspec-knnlm rapid reflective-verification s4c scd specbranch specdiff specdiff2
-    specextend speckv specmquant specpc specpv specreason speculative-cascades
+    specextend speckv specmquant specpc specpv specreason
     speculative-rag speculative-streaming speculative-thinking speculative-verdict
     specvlm sprinter srm staged-sd stree syntax-aligned-medusa tlt vispec
     """.split()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from outpace.core.claim import DrawnBeside
 from outpace.core.context import Context
 from outpace.core.contract_checks import check_draft
 from outpace.core.contracts import Draft, Drafter, Plan, Step
+from outpace.core.row_error import DraftFailed, RowError
 from outpace.core.tree import TokenTree
 from outpace.drafters.compose.combined import Combined
 from outpace.drafters.compose.rows import context_of_rows, joined_rows, plan_of_rows
@@ -20,6 +22,9 @@ class GuardedDrafter(Combined):
 
     An exception that depends on the tokens drawn in a draft, not on the text alone, makes that one step
     inexact: the drafts without it are no longer drawn from q.
+
+    A request for which the drafter fails ends with an error (`RowError`) where its texts would have another
+    distribution without drafts, as with `DrawnBeside`.
     """
 
     def __init__(
@@ -35,10 +40,23 @@ class GuardedDrafter(Combined):
         self._failed: set[int] = set()  # slots of requests without drafts
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
+        draft = self._propose(ctx, plan)
+        if self._failed and DrawnBeside in self.claims:
+            for slot in ctx.slots:
+                if slot in self._failed:
+                    raise DraftFailed(
+                        slot,
+                        "the draft model failed, and this method needs it after every token: see the log",
+                    )
+        return draft
+
+    def _propose(self, ctx: Context, plan: Plan) -> Draft:
         rows = [row for row, slot in enumerate(ctx.slots) if slot not in self._failed]
         if len(rows) == len(ctx.slots):
             try:
                 return self._checked(ctx, plan)
+            except RowError:
+                raise
             except Exception as error:
                 if len(rows) == 1:
                     self._fail(ctx.slots[0], error)
@@ -47,6 +65,8 @@ class GuardedDrafter(Combined):
         for row in rows:  # one at a time, to find those that fail
             try:
                 drafts[row] = self._checked(context_of_rows(ctx, [row]), plan_of_rows(plan, [row]))
+            except RowError:
+                raise
             except Exception as error:
                 self._fail(ctx.slots[row], error)
         trees = [

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any, cast
 
 import pytest
 import torch
+from torch import Tensor
 
-from outpace.core.claim import Drawn
+from outpace.core.claim import Drawn, DrawnBeside
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Scores, Step, Verdict
+from outpace.core.contracts import Draft, Plan, Scores, Step, Verdict
 from outpace.core.noise import KeyedNoise
+from outpace.core.row_error import TextTooLong
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
-from outpace.drafters.compose.rows import context_of_rows, joined_drafts, step_of_rows
+from outpace.drafters.compose.rows import context_of_rows, joined_drafts, joined_rows, step_of_rows
+from outpace.drafters.compose.union import merged_trees
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.models.table import TableTarget
+from outpace.sampling.warp import warp
 
 # fields that the functions of drafters.compose.rows (and union, for trees) leave out -> why
 LEFT_OUT = {
@@ -26,6 +33,7 @@ REBUILT = {
     Draft: {"tree", "forwards", "seconds"},
     TokenTree: {"tokens", "forest", "confidence", "claim"},
     Drawn: {"q", "row", "replace", "ids", "draws"},
+    DrawnBeside: {"q", "row", "replace", "ids", "draws", "after", "logits"},
     Scores: {"first", "logits", "hidden", "attention"},
     Step: {"ctx", "draft", "scores", "verdict", "kept", "generated", "seconds", "finished"},
     Verdict: {"leaf", "bonus"},
@@ -96,3 +104,63 @@ def test_what_is_rebuilt_is_that_of_the_rows() -> None:
     assert found.scores.logits is not None and found.scores.logits[:, 0].tolist() == [4.0, 2.0, 8.0, 10.0]
     assert found.scores.hidden[-1].flatten().tolist() == [2.0, 1.0, 4.0, 5.0]
     assert found.scores.attention[0] == [2, 1, 4, 5] and found.seconds == {"draft": 1.0}
+
+
+def beside(rows: Sequence[int], depths: Sequence[int], draft: TableTarget) -> TokenTree:
+    """A draft of these rows of `context`, with the distributions after all nodes."""
+    drafter, whole = DraftModel(draft, reads_leaves=True), context()
+    tokens = tuple(each % draft.vocab for each in whole.tokens)
+    cache = draft.open(3, 16)
+    whole = replace(whole, tokens=tokens, cache=cache, slots=(0, 1, 2), sampling=SAMPLED, unread=None)
+    return drafter.propose(context_of_rows(whole, rows), Plan(tuple(depths))).tree
+
+
+SAMPLED = (SamplingParams(0.7), SamplingParams(0.0), SamplingParams(1.0, top_k=2))
+
+
+def expected_beside(row: int, path: Sequence[int], draft: TableTarget) -> tuple[Tensor, Tensor]:
+    text = [*(context().tokens[row] % draft.vocab).tolist(), *path]
+    logits = draft.logits[draft.state(text)][None]
+    return warp(logits, [SAMPLED[row]])[0], logits[0]
+
+
+@pytest.mark.parametrize("depths", [(2, 2, 2), (2, 3, 0), (0, 0, 0), (0, 2, 1)])
+def test_distributions_after_nodes_are_those_of_their_texts_in_joined_and_cut_trees(
+    depths: tuple[int, int, int],
+) -> None:
+    draft = TableTarget(4, seed=3)
+    whole = beside([0, 1, 2], depths, draft)
+    parts = [beside([2, 0], (depths[2], depths[0]), draft), beside([1], depths[1:2], draft)]
+    joined = joined_rows(parts, [[2, 0], [1]])
+    cut = whole.within([(0, 1, 2, 3)] * 3)
+    swapped = [whole.forest.nodes[1], whole.forest.nodes[0]]
+    some = [swapped[0][0], swapped[1][0], *swapped[0][1:], *swapped[1][1:]]
+    for tree, rows in (
+        (whole, [0, 1, 2]),
+        (joined, [0, 1, 2]),
+        (cut, [0, 1, 2]),
+        (whole.only(some, [1, 0]), [1, 0]),
+    ):
+        assert isinstance(tree.claim, DrawnBeside) and len(tree.claim.after) == len(tree)
+        for node in range(len(tree)):
+            path = [tree.token_list()[each] for each in tree.forest.path(node)[1:]]
+            after, logits = expected_beside(rows[tree.forest.rows[node]], path, draft)
+            assert torch.allclose(tree.claim.after[node], after)
+            assert torch.equal(tree.claim.logits[node], logits)
+    assert len(cut) == 3 + sum(depth > 0 for depth in depths)
+
+
+def test_trees_with_distributions_after_nodes_are_not_merged() -> None:
+    tree = beside([0], (2,), TableTarget(4, seed=3))
+    with pytest.raises(TypeError, match="trees that claim DrawnBeside cannot be merged"):
+        merged_trees(tree, tree)
+
+
+def test_a_text_longer_than_the_draft_model_reads_is_an_error_of_its_row() -> None:
+    draft = TableTarget(4, seed=3)
+    draft.max_length = 3
+    tree = beside([0, 1], (2, 2), draft)
+    assert [len(nodes) for nodes in tree.forest.nodes] == [2, 1]  # texts of 2 and 3 tokens
+    with pytest.raises(TextTooLong, match="reads texts of up to 3 tokens, .*: lower max_tokens") as error:
+        beside([0, 1, 2], (2, 2, 2), draft)
+    assert error.value.slot == 2

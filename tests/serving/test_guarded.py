@@ -13,6 +13,7 @@ from torch import Tensor
 from outpace.controllers.fixed import Fixed
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Parts, Plan, SamplingParams
+from outpace.core.row_error import RowError
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.drafters.compose.planned_rows import SelfDraft
@@ -153,3 +154,34 @@ def test_an_error_after_a_forward_changes_no_other_draft(build: Callable[[Any, G
     assert any(undisturbed[BROKEN][2:]) and not any(drafts[BROKEN][2:])
     for slot in (0, 2):
         assert drafts[slot] == undisturbed[slot] and any(drafts[slot][3:])
+
+
+class FailsLater:
+    """A drafter that fails for one slot after its first draft."""
+
+    def __init__(self, drafter: Any) -> None:
+        self._drafter, self._drafts = drafter, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._drafter, name)
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        self._drafts += 1
+        if self._drafts > 1 and BROKEN in ctx.slots:
+            raise RuntimeError("broken")
+        return self._drafter.propose(ctx, plan)
+
+
+def test_a_request_whose_text_depends_on_the_drafter_ends_where_it_fails() -> None:
+    of = tables()
+    parts = get("speculative-cascades").build(of.target, draft=of.drafts[0])
+    found: list[tuple[int | None, Exception]] = []
+    guarded = GuardedDrafter(
+        FailsLater(parts.drafter), of.target.vocab, lambda slot, error: found.append((slot, error))
+    )
+    params = SamplingParams(1.0, max_tokens=12)
+    prompts = [torch.tensor(prompt) % of.target.vocab for prompt in PROMPTS]
+    session = Session(replace(parts, drafter=guarded), prompts, [params] * 3, LazyTargetProbs)
+    with pytest.raises(RowError, match="the draft model failed, and this method needs it") as raised:
+        list(session.steps())
+    assert raised.value.slot == BROKEN and [slot for slot, _ in found] == [BROKEN]

@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch.nn.functional import pad
 
-from outpace.core.claim import Claim, Drawn
+from outpace.core.claim import Claim, Drawn, DrawnBeside
 from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import (
     Draft,
@@ -158,6 +158,7 @@ def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> To
     tokens = [tree.tokens.to(device) for tree in trees]
     roots = torch.zeros(count, dtype=torch.int64, device=device)
     q, ids, with_replacement, draws = [], [], list[bool](), list[tuple[int, int]]()
+    places = list[int]()  # of the nodes of all trees
     drafted = [(tree, len(of)) for tree, of in zip(trees, rows, strict=True) if len(tree) > len(of)]
     confidences = [tree.confidence[inside:] for tree, inside in drafted if tree.confidence is not None]
     known = bool(drafted) and len(confidences) == len(drafted)
@@ -165,6 +166,7 @@ def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> To
         claim, inside = tree.claim, len(of)
         # index in the joined tree of each node of this tree
         place = [*of, *range(len(parents), len(parents) + len(tree) - inside)]
+        places += place
         parents += [place[parent] for parent in tree.forest.parents[inside:]]
         roots[list(of)] = own[:inside]
         if claim is None:
@@ -187,9 +189,21 @@ def joined_rows(trees: Sequence[TokenTree], rows: Sequence[Sequence[int]]) -> To
             torch.cat(ids) if ids else None,
             tuple(draws) if repeated else None,
         )
+        if all(isinstance(tree.claim, DrawnBeside) for tree in trees):
+            claim = _beside(claim, trees, places)
     joined = torch.cat([roots, *(own[len(of) :] for own, of in zip(tokens, rows, strict=True))])
     confidence = torch.cat([torch.zeros(count), *confidences]) if known else None
     return TokenTree(joined, Forest.of(parents, count), confidence, claim)
+
+
+def _beside(claim: Drawn, trees: Sequence[TokenTree], places: Sequence[int]) -> DrawnBeside:
+    """The joined claim with the distributions after all nodes, of which those of the trees, one after the
+    other, are in `places`."""
+    order = sorted(range(len(places)), key=places.__getitem__)
+    claims = [tree.claim for tree in trees if isinstance(tree.claim, DrawnBeside)]
+    after = torch.cat([each.after for each in claims])[order]
+    logits = torch.cat([each.logits for each in claims])[order]
+    return DrawnBeside(claim.q, claim.row, claim.replace, claim.ids, claim.draws, after=after, logits=logits)
 
 
 def with_like_claims(trees: Sequence[TokenTree]) -> list[TokenTree]:

@@ -11,7 +11,7 @@ from dataclasses import replace as replaced
 import torch
 from torch import Tensor
 
-from outpace.core.claim import Claim, Drawn
+from outpace.core.claim import Claim, Drawn, DrawnBeside
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan
 from outpace.core.noise import Key, Noise
@@ -61,12 +61,12 @@ def merged_trees(one: TokenTree, other: TokenTree) -> TokenTree:
 def _both_claims(one: TokenTree, other: TokenTree, nodes: Sequence[int], size: int) -> Claim | None:
     """The recorded distributions q of both trees as one claim, for a merged tree of `size` nodes in which
     node i of `other` is `nodes[i]`; None if no token was drawn in either, TypeError if a claim is not
-    `Drawn`."""
+    `Drawn`, or has distributions after all nodes."""
     row, draws = [-1] * size, list[tuple[int, int]]()
     replace, q, ids = list[bool](), list[Tensor](), list[Tensor]()
     for tree, node_of in ((one, range(len(one))), (other, nodes)):
         claim = tree.claim
-        if not isinstance(claim, Drawn | None):
+        if isinstance(claim, DrawnBeside) or not isinstance(claim, Drawn | None):
             raise TypeError(f"trees that claim {type(claim).__name__} cannot be merged")
         if claim is None:
             continue

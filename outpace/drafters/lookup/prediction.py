@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Drafter, Parts, Plan, StepReference
+from outpace.core.contracts import Draft, Drafter, Parts, Plan, StatedProbs, StepReference
 from outpace.drafters.compose.combined import Combined
 from outpace.drafters.lookup.text_lookup import chain, first_found
 from outpace.indexes.candidates import NO_CANDIDATES, CandidateTree
@@ -22,7 +22,7 @@ MAX_NGRAM, MIN_NGRAM = 3, 1  # longest and shortest n-gram looked up after a dif
 
 def check_predictable(parts: Parts) -> None:
     """ValueError for a method whose output depends on what is drafted: a prediction would change it."""
-    if isinstance(parts.reference, StepReference):
+    if isinstance(parts.reference, StatedProbs | StepReference):
         raise ValueError(
             f"the output is that of {parts.reference.description}, which depends on the method's own drafts: "
             "leave out the predicted output"

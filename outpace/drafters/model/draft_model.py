@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace as replaced
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from outpace.core.claim import Claim, Drawn
+from outpace.core.claim import Claim, Drawn, DrawnBeside
 from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import (
     NOTHING,
@@ -23,14 +24,17 @@ from outpace.core.contracts import (
     Prompt,
     ReadsChains,
     ReadsTargetCache,
+    Scores,
     Step,
     Target,
     Want,
 )
+from outpace.core.row_error import TextTooLong
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.compose.rows import context_of_rows, draft_within
 from outpace.drafters.model.draft_reader import DraftReader, check_logits
 from outpace.drafters.model.grow import Growth, grow, with_replacement, without_replacement
+from outpace.sampling.target_probs import LazyTargetProbs
 
 LM_HEAD_INPUT = -1  # in Want.hidden
 
@@ -49,7 +53,10 @@ class DraftModel:
     `keeps_hidden`: keep hidden states for it; `keeps_logits`: keep the logits of the last draft for `read`;
     `carried_layer`: a layer of the target, of which the model is a part: the draft carries its outputs at all
     nodes, also those of the last level, which are read for that; `prompt_tokens`: most tokens that it lacks
-    of all texts together that are read in one forward; None: all of them, if the model permits.
+    of all texts together that are read in one forward; None: all of them, if the model permits;
+    `reads_leaves`: every step reads all nodes, also those of the last level and roots without a draft, and
+    claims the distribution after each (`DrawnBeside`). A text longer than the model reads is then an error of
+    its row.
     """
 
     want = Want()
@@ -66,9 +73,12 @@ class DraftModel:
         carried_layer: int | None = None,
         keeps_logits: bool = False,
         prompt_tokens: int | None = None,
+        reads_leaves: bool = False,
     ) -> None:
         self.model = model
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
+        if reads_leaves:
+            self.claims = (DrawnBeside,)
         self._growth = growth or partial(
             grow, sampled=sampled, children=with_replacement if replace else without_replacement
         )
@@ -77,7 +87,8 @@ class DraftModel:
         self._outputs = Want(hidden=frozenset(layers)) if layers else NOTHING
         # layer -> its outputs at the nodes of the draft in progress, one tensor per forward
         self._hidden: dict[int, list[Tensor]] = {}
-        self._keeps_logits, self._prompt_tokens = keeps_logits, prompt_tokens
+        self._keeps_logits, self._prompt_tokens = keeps_logits or reads_leaves, prompt_tokens
+        self._reads_leaves = reads_leaves
         self._logits: Tensor | None = None  # at the nodes of `_read`, before sampling parameters
         self._cache: Cache | None = None
         self._active: set[int] = set()  # slots of requests that have not ended
@@ -91,12 +102,24 @@ class DraftModel:
         return longest_draft(self.model.max_length, length)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        return draft_within(self._propose, ctx, plan, self.model.max_length)
+        if not self._reads_leaves:
+            return draft_within(self._propose, ctx, plan, self.model.max_length)
+        limit = self.model.max_length
+        for length, slot in zip(ctx.committed, ctx.slots, strict=True):
+            if limit is not None and length > limit:
+                raise TextTooLong(
+                    slot,
+                    f"the draft model reads texts of up to {limit} tokens, and this method needs it after "
+                    "every token: lower max_tokens, or use a draft model that reads more",
+                )
+        return self._propose(ctx, plan.within([self.longest_draft(length) for length in ctx.committed]))
 
     def _propose(self, ctx: Context, plan: Plan) -> Draft:
         with self.reading(ctx) as reader:
             tree = self._growth(ctx, plan, reader)
             carry = self._carry(tree, reader)
+            if self._reads_leaves:
+                tree = self._beside(ctx, tree, reader)
         return Draft(tree, reader.forwards, reader.seconds, carry)
 
     @contextmanager
@@ -113,9 +136,25 @@ class DraftModel:
         """The outputs of the carried layer at all nodes of the tree."""
         if self._carried_layer is None or reader.gap is not None:
             return None
+        self._read_whole(tree, reader)
+        return Carry(tree, self._carried_layer, torch.cat(self._hidden[self._carried_layer]))
+
+    def _read_whole(self, tree: TokenTree, reader: Reader) -> None:
+        """Read the nodes of the tree that drafting has not read, those of the last level."""
         if self._read is None or len(self._read[0]) < len(tree):
             reader(tree)
-        return Carry(tree, self._carried_layer, torch.cat(self._hidden[self._carried_layer]))
+
+    def _beside(self, ctx: Context, tree: TokenTree, reader: Reader) -> TokenTree:
+        """The tree with the distributions after all its nodes in its claim."""
+        self._read_whole(tree, reader)
+        logits = torch.cat(reader.logits)
+        after = LazyTargetProbs(Scores(0, logits), tree, ctx).probs(None)
+        drawn = tree.claim or Drawn(after[:0], (-1,) * len(tree), ())
+        assert isinstance(drawn, Drawn)
+        claim = DrawnBeside(
+            drawn.q, drawn.row, drawn.replace, drawn.ids, drawn.draws, after=after, logits=logits
+        )
+        return replaced(tree, claim=claim)
 
     def observe(self, step: Step) -> None:
         """Does nothing: `propose` reads the committed tokens from its context."""
@@ -266,7 +305,7 @@ class Reader(DraftReader):
     def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:
         """Implementation of drafters.model.grow.ReadChain."""
         drafter, ctx = self._drafter, self._ctx
-        if not isinstance(drafter.model, ReadsChains) or drafter._outputs.hidden:
+        if not isinstance(drafter.model, ReadsChains) or drafter._outputs.hidden or drafter._reads_leaves:
             return None
         gap = None if self.gap is None else self.gap[0]
 

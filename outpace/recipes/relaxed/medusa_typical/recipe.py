@@ -19,9 +19,9 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Guarantee, Parts, Target, recipe
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import grow
+from outpace.drafters.model.plain_drafts import PlainChains, PlainRanks
 from outpace.drafters.model.position_drafter import position_drafter, static_tree
 from outpace.models.heads.medusa.kind import MedusaModel
-from outpace.recipes.relaxed.medusa_typical.plain_drafts import PlainChains, PlainRanks
 from outpace.recipes.relaxed.medusa_typical.typical import NEVER, Typical, TypicalSteps
 
 

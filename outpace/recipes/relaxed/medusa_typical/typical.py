@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from outpace.core.claim import Claim
-from outpace.core.contracts import Guarantee, Scores, StepRequest, TargetProbs, Verdict, Want
+from outpace.core.contracts import Guarantee, ReferenceRequest, Scores, TargetProbs, Verdict, Want
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import TokenTree
 
 NEVER = 1e6  # from this `delta` on, delta · exp(-H) is at least 1 for vocabularies of up to a million tokens
 Path = tuple[int, ...]
 # (text, most tokens, request) -> the paths of the draft, each listed after its parent path
-PlainDraft = Callable[[Path, int, StepRequest], Sequence[Path]]
+PlainDraft = Callable[[Path, int, ReferenceRequest], Sequence[Path]]
 
 
 class Typical:
@@ -89,7 +89,7 @@ class TypicalSteps:
     def __init__(self, epsilon: float, delta: float, draft: PlainDraft) -> None:
         self._epsilon, self._delta, self._draft = epsilon, delta, draft
 
-    def step(self, text: Path, limit: int, request: StepRequest) -> Iterator[tuple[float, Path]]:
+    def step(self, text: Path, limit: int, request: ReferenceRequest) -> Iterator[tuple[float, Path]]:
         reached: dict[Path, float] = {(): 0.0}
         for path in self._draft(text, limit - 1, request):
             before, token = path[:-1], path[-1]

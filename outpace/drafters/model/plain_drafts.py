@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import NOTHING, Prompt, StepRequest, Target, Want
+from outpace.core.contracts import NOTHING, Prompt, ReferenceRequest, Target, Want
 from outpace.core.tree import Shape, TokenTree
 from outpace.models.draft_vocabulary import over_vocabulary
 from outpace.models.heads.position_model import PositionModel
@@ -27,7 +27,7 @@ class PlainChains:
     def __init__(self, model: Target, depth: int) -> None:
         self._model, self._depth = model, depth
 
-    def __call__(self, text: Path, limit: int, request: StepRequest) -> list[Path]:
+    def __call__(self, text: Path, limit: int, request: ReferenceRequest) -> list[Path]:
         """The paths of the draft after a text, of at most `limit` tokens, each after the one it continues."""
         paths: list[Path] = [()]
         for _ in range(min(self._depth, limit)):
@@ -44,7 +44,7 @@ class PlainRanks:
     def __init__(self, target: Target, opened: PositionModel, shape: Shape) -> None:
         self._target, self._head, self._shape = target, opened.head, shape
 
-    def __call__(self, text: Path, limit: int, request: StepRequest) -> list[Path]:
+    def __call__(self, text: Path, limit: int, request: ReferenceRequest) -> list[Path]:
         """As in `PlainChains`; nothing after the prompt, before whose last token no hidden state is known."""
         if len(text) == request.prompt_length:
             return []
