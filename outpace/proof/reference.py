@@ -81,7 +81,9 @@ def plain_distribution(
     return finished | open_texts
 
 
-def _next_probs(of: Promise, sampling: SamplingParams, prompt_length: int) -> Logits:
+def _next_probs(
+    of: Promise, sampling: SamplingParams, prompt_length: int
+) -> Callable[[list[tuple[int, ...]]], Tensor]:
     """M texts of equal length -> (M, V) promised distributions of the next token."""
     if isinstance(of, Stated):
         reference, request = of.reference, of.request(sampling, prompt_length)

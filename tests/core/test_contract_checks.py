@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.claim import Claim, Drawn
+from outpace.core.claim import Claim, Drawn, DrawnBeside
 from outpace.core.context import Context
 from outpace.core.contract_checks import ContractError
 from outpace.core.contracts import (
@@ -124,6 +124,18 @@ class Claiming(NoDraft):
 def test_a_faulty_claim_is_refused(change: Any, message: str):
     with pytest.raises(ContractError, match=message):
         decode(Claiming(change), Rejection())
+
+
+def test_a_claim_without_a_distribution_after_every_node_is_refused():
+    class Short(Claiming):
+        claims = (DrawnBeside,)
+
+    def short(claim: Drawn) -> DrawnBeside:
+        rows = torch.full((len(claim.row) - 1, VOCAB), 1 / VOCAB, dtype=torch.float64)
+        return DrawnBeside(claim.q, claim.row, claim.replace, after=rows, logits=rows.log())
+
+    with pytest.raises(ContractError, match="both have a row for each of 4 nodes and"):
+        decode(Short(short), Rejection())
 
 
 def test_a_claim_that_was_not_announced_is_refused():

@@ -21,6 +21,7 @@ from outpace.drafters.lookup.past_requests import PastRequests
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.no_draft import NoDraft
 from outpace.models.table import TableTarget
+from outpace.recipes import get
 from outpace.recipes.training_free.rest import Retrieval
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.serving.engine_thread import EngineThread, QueueFull
@@ -48,9 +49,11 @@ def request(prompt: list[int], *, seed: int = 0, max_tokens: int = 20, **options
     return GenerationRequest(prompt, settings, 1000, seed, **options)
 
 
-def alone(given: GenerationRequest) -> list[int]:
-    """The output of a session with this request only, under the method and the depth that it names."""
-    parts = methods()[given.method or "model"]
+def alone(given: GenerationRequest, parts: Parts | None = None) -> list[int]:
+    """The output of a session with this request only, under the method and the depth that it names, or with
+    these parts."""
+    if parts is None:
+        parts = methods()[given.method or "model"]
     if given.max_draft_depth is not None:
         parts = replace(parts, controller=Fixed(min(given.max_draft_depth, 3)))
     params = given.settings.row_params(given.seed, given.max_new_tokens)
@@ -89,6 +92,23 @@ def test_every_request_gets_the_text_that_it_gets_alone(kv_bytes: int | None, pr
         assert kv_bytes is None or max(held) <= kv_bytes
         preemptions += scheduler.num_preemptions
     assert bool(preemptions) == (kv_bytes is not None)
+
+
+@pytest.mark.parametrize("kv_bytes", [None, 2 * (70 + DRAFT_MARGIN)])
+def test_a_method_that_drafts_beside_the_target_gets_its_draft_after_every_token(
+    kv_bytes: int | None,
+) -> None:
+    parts = get("speculative-cascades").build(TARGET, draft=DRAFT, depth=3)
+    scheduler = Scheduler({"cascades": parts}, max_rows=5, kv_bytes=kv_bytes, prompt_tokens=4)
+    clients = [
+        Client(scheduler, replace(each, method=None, max_draft_depth=index % 3))
+        for index, each in enumerate(mixed(3))
+    ]
+    run(scheduler)
+    assert not scheduler.num_drafter_errors and bool(scheduler.num_preemptions) == (kv_bytes is not None)
+    for client in clients:
+        own = get("speculative-cascades").build(TARGET, draft=DRAFT)
+        assert client.tokens == alone(client.request, own)
 
 
 def test_requests_end_in_the_order_in_which_they_came_although_some_wait_again() -> None:

@@ -130,7 +130,7 @@ def draft_of_rows(parts: Parts, ctx: Context, rows: Sequence[int], depth: Sequen
     longest path that it may have."""
     own = ctx if len(rows) == len(ctx.slots) else context_of_rows(ctx, rows)
     limits = tuple([min(own.max_draft_depth[index], depth[row]) for index, row in enumerate(rows)])
-    if not any(limits):
+    if not any(limits) and DrawnBeside not in parts.drafter.claims:  # it reads the roots without a draft too
         return Draft(TokenTree.roots(own.roots))
     if limits != own.max_draft_depth:
         own = replace(own, max_draft_depth=limits)

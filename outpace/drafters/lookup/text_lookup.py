@@ -54,10 +54,12 @@ def first_found(ctx: Context, found: Sequence[CandidateTree], fallback: Drafter,
     tree = candidate_tree(ctx.roots, found)
     depth = tuple(0 if each.tokens else limit for each, limit in zip(found, plan.depth, strict=True))
     draft = fallback.propose(ctx, replace(plan, depth=depth))
+    if len(tree) == len(depth):
+        return draft
     if len(draft.tree) == len(depth):
         return replace(draft, tree=tree)
     # the fallback's nodes keep their indices, since it may learn from them by index
-    return draft if len(tree) == len(depth) else replace(draft, tree=merged_trees(draft.tree, tree))
+    return replace(draft, tree=merged_trees(draft.tree, tree))
 
 
 def chain(tokens: Sequence[int], matched: int, stop: Sequence[int] = ()) -> CandidateTree:

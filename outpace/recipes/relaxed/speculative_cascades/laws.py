@@ -36,14 +36,13 @@ class Deferral:
 
     @property
     def is_exact(self) -> bool:
-        """Whether everything is deferred, whatever the models. The distance of OPT may be 0, as may that of a
-        distribution at a high temperature be small, so it is never certain to defer."""
+        """Whether every token is deferred, whatever the models. Not certain for OPT with any `alpha`: its
+        threshold is multiplied by a distance that is small where two distributions are alike."""
         return self.alpha <= -1 and self.law != "opt"
 
     def mixed(self, p: Tensor, q: Tensor, target: Tensor, draft: Tensor) -> Tensor:  # (M, V) each -> (M, V)
         """The distribution of the next token after each node. `p` and `q`: with all sampling parameters;
         `target` and `draft`: the logits before them."""
-        # in the precision of p: thresholds are compared with the largest probability itself
         p_sure, q_sure = (at_least_float32(logits).softmax(-1) for logits in (target, draft))
         most = p_sure.amax(-1, keepdim=True)
         if self.law in ("chow", "diff", "opt"):
