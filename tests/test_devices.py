@@ -99,7 +99,9 @@ def test_so_they_do_with_all_sampling_parameters(name: str, elsewhere: Elsewhere
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["speculative-sampling", "mcsd", "slem", "omnidraft"])
+@pytest.mark.parametrize(
+    "name", ["speculative-sampling", "mcsd", "slem", "omnidraft", "speculative-cascades"]
+)
 def test_models_may_be_elsewhere(name: str, elsewhere: Elsewhere) -> None:
     same_texts(name, transformers_models(3), MIXED, elsewhere)
 

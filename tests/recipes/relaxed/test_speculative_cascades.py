@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any, get_args
 
 import pytest
@@ -29,7 +30,7 @@ from outpace.verifiers.rejection import Rejection, residual
 from outpace.verifiers.rows import keys
 from tests.tiers import only
 
-LAWS = get_args(Law)
+LAWS, RULES = get_args(Law), ("token", "block")
 SAMPLED = [
     Case((0, 1, 2, 0), SamplingParams(1.0, max_tokens=3)),
     Case((2,), SamplingParams(0.7, max_tokens=3, stop=(1,))),
@@ -70,9 +71,13 @@ def errors(make: Callable[[], Parts], stated: Parts, cases: list[Case], kind: st
     )
 
 
-@pytest.mark.parametrize("verification", ["token", "block"])
-@pytest.mark.parametrize("kind", ["table", "transformers"])
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    ("law", "kind", "verification"),
+    only(
+        [*product(LAWS, ["table"], RULES), *product(["opt"], ["transformers"], RULES)],
+        product(LAWS, ["table", "transformers"], RULES),
+    ),
+)
 def test_the_output_has_the_stated_distribution_and_not_the_target_s(
     law: str, kind: str, verification: str
 ) -> None:
@@ -226,7 +231,7 @@ def test_a_stated_distribution_that_is_wrong_is_caught() -> None:
 
 def test_with_the_package_s_models_more_is_accepted_than_by_an_exact_rule() -> None:
     target = outpace.load("zoo:target", dtype="float32")
-    given: dict[str, Any] = {"temperature": 0.9, "max_tokens": 48}
+    given: dict[str, Any] = {"temperature": 0.9, "max_tokens": 40}
     lengths = dict[object, float]()
     for name, options in (
         ("speculative-sampling", {}),
@@ -234,7 +239,7 @@ def test_with_the_package_s_models_more_is_accepted_than_by_an_exact_rule() -> N
         ("speculative-cascades", {"law": "chow", "alpha": 0.6}),
     ):
         results = [
-            outpace.generate(target, SAID, method=name, seed=seed, **given, **options)[0] for seed in range(4)
+            outpace.generate(target, SAID, method=name, seed=seed, **given, **options)[0] for seed in range(2)
         ]
         lengths[options.get("law")] = sum(each.statistics.mean_acceptance_length for each in results)
         if options:
