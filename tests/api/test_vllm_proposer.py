@@ -3,7 +3,9 @@ loop drafts, whatever becomes of the rows. tests/vllm runs it in vLLM."""
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -237,13 +239,17 @@ def test_drafts_end_with_the_longest_text() -> None:
 
 
 @pytest.mark.parametrize(("method", "kind"), [("rest", SuffixArray), ("sam-decoding", StaticAutomaton)])
-def test_an_index_drafts_for_the_first_request(method: str, kind: Any, tmp_path: Path) -> None:
-    path = tmp_path / "index"
-    store.save(kind.build([[1, 2, 3, 4, 5, 6, 7, 8, 9]]), path)
-    patch = pytest.MonkeyPatch()
-    with patch.context() as context:
-        context.setattr("transformers.AutoTokenizer.from_pretrained", lambda *args, **kwargs: None)
-        drafter, rows = proposer({"method": method, "index": str(path)}), Rows()
+def test_an_index_of_the_tokenizer_drafts_for_the_first_request(
+    method: str, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary, index = {"a": 0}, kind.build([[1, 2, 3, 4, 5, 6, 7, 8, 9]])
+    tokenizer = SimpleNamespace(get_vocab=lambda: vocabulary)
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda *args, **kwargs: tokenizer)
+    store.save(index, tmp_path / "other", store.fingerprint({"b": 0}))
+    with pytest.raises(ValueError, match="was made for another tokenizer"):
+        proposer({"method": method, "index": str(tmp_path / "other")})
+    store.save(index, tmp_path / "mine", store.fingerprint(vocabulary))
+    drafter, rows = proposer({"method": method, "index": str(tmp_path / "mine")}), Rows()
     rows.begin(0, [1, 2, 3])
     assert rows.propose(drafter, {0: [4]})[0] == [5, 6, 7, 8, 9]
 
@@ -276,7 +282,7 @@ def test_a_method_drafts_from_tokens_or_is_refused_in_a_sentence(method: str) ->
         ({"method": "auto", "draft": "some/model"}, "auto cannot draft with some/model"),
         ({"method": "sam-decoding", "head": "folder"}, "a draft head needs the target's hidden states"),
         ({"method": "sam-decoding", "auxiliary": "token-recycling"}, "needs the target's logits"),
-        ({"method": "ucb-spec"}, "needs the target's logits"),
+        ({"method": "exp3-spec"}, "needs the target's logits"),
         ({"method": "speculative-sampling"}, "speculative-sampling drafts with a draft, but vLLM"),
         ("suffix-decoding", "is an object of a method and its options"),
     ],
@@ -285,3 +291,11 @@ def test_mistakes_are_refused_in_a_sentence(own: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words) as error:
         proposer(own)
     assert "\n" not in str(error.value)
+
+
+def test_the_objects_in_the_documentation_are_accepted() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "vllm.md").read_text(encoding="utf-8")
+    objects = [json.loads(found) for found in re.findall(r'\{"method": "(?!custom)[^{}]*\}', text)]
+    assert len(objects) > 1
+    for own in objects:
+        proposer(own)

@@ -11,7 +11,8 @@ from typing import Any
 
 
 def main() -> None:
-    """Standard input: target, config (speculative_config or null), prompts (token ids), max_tokens."""
+    """Standard input: target, config (speculative_config or null), additional (additional_config), prompts
+    (token ids), max_tokens."""
     asked: dict[str, Any] = json.load(sys.stdin)
     os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR"}
@@ -26,6 +27,7 @@ def main() -> None:
         enable_prefix_caching=False,
         disable_log_stats=False,
         seed=0,
+        additional_config=asked["additional"],
     )
     params = vllm.SamplingParams(temperature=0, max_tokens=asked["max_tokens"], ignore_eos=True)
     prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]

@@ -1,0 +1,84 @@
+"""The greedy text and the acceptance length in vLLM beside ours, for the tests of this folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outpace
+from outpace.api.model import Model
+from outpace.models.names import resolve
+
+PYTHON = os.environ.get("VLLM_PYTHON", "")
+TARGET, MAX_TOKENS = "zoo:target", 48
+TEXTS = (
+    "def area(width, height):\n    return",
+    "import os\n\n\ndef read(path):\n",
+    "class Stack:\n    def __init__(self):\n",
+    "for line in open(path):\n    if not line:\n",
+    "What is 345 + 678?",
+    "def main(argv):\n    parser = ",
+)
+needs_vllm = pytest.mark.skipif(not PYTHON, reason="needs VLLM_PYTHON: run make test-vllm")
+
+
+@cache
+def model() -> Model:
+    return outpace.load(TARGET, dtype="float32")
+
+
+@cache
+def prompts() -> list[list[int]]:
+    return [model().tokenizer(text)["input_ids"] for text in TEXTS]
+
+
+@cache
+def in_vllm(config: str, additional: str = "{}", max_tokens: int = MAX_TOKENS) -> dict[str, Any]:
+    """What vLLM generates with this speculative_config and this additional_config (JSON)."""
+    asked = {
+        "target": resolve(TARGET),
+        "config": json.loads(config),
+        "additional": json.loads(additional),
+        "prompts": prompts(),
+        "max_tokens": max_tokens,
+    }
+    done = subprocess.run(
+        [PYTHON, str(Path(__file__).with_name("worker.py"))],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert lines, done.stderr[-4000:]
+    return json.loads(lines[0].removeprefix("RESULT "))
+
+
+def check(
+    config: dict[str, Any],
+    method: str,
+    *,
+    max_tokens: int = MAX_TOKENS,
+    additional: Any = None,
+    **options: Any,
+) -> None:
+    """Check that vLLM generates the same text with `config` as without it, and as outpace does with `method`
+    and `options`, and that it accepts as many tokens in a step as outpace."""
+    plain = in_vllm("null", max_tokens=max_tokens)
+    found = in_vllm(json.dumps(config), json.dumps(additional or {}), max_tokens)
+    assert found["tokens"] == plain["tokens"]
+    ours = outpace.generate(
+        model(), prompts(), method=method, max_tokens=max_tokens, temperature=0, stop=[], **options
+    )
+    assert [list(each.tokens) for each in ours] == plain["tokens"]
+    steps = sum(each.statistics.num_spec_steps for each in ours)
+    accepted = sum(each.statistics.num_accepted_draft_tokens for each in ours)
+    assert found["accepted"] > 0
+    lengths = [1 + found["accepted"] / found["drafts"], 1 + accepted / steps]
+    assert lengths[0] == pytest.approx(lengths[1], rel=0.05), lengths
