@@ -34,7 +34,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "vllm.md"
     "own",
     [
         {"method": "prompt-lookup", "depth": DEPTH},
-        {"method": "suffix-decoding", "depth": DEPTH, "tree": False, "max_cached_tokens": 0},
+        {"method": "suffix-decoding", "depth": DEPTH, "tree": False},
         {"method": "ucb-spec", "arms": ARMS, "reward": "tokens"},
     ],
     ids=lambda own: own["method"],
@@ -45,7 +45,7 @@ def test_a_lookup_drafts_as_it_does_here(own: dict[str, Any]) -> None:
 
 def test_the_command_of_the_page_starts_a_server_that_drafts(tmp_path: Path) -> None:
     [command] = re.findall(r"^(vllm serve .*?[^\\])$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    _, serve, _, *options = shlex.split(command.replace("\\\n", " "))
+    _, _, _, *options = shlex.split(command.replace("\\\n", " "))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -53,7 +53,9 @@ def test_the_command_of_the_page_starts_a_server_that_drafts(tmp_path: Path) -> 
     settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     arguments = ["--port", str(port), "--max-model-len", "512", "--enforce-eager", "--dtype", "float32"]
     with open(tmp_path / "log", "w") as log:
-        program = [str(Path(PYTHON).with_name("vllm")), serve, resolve(TARGET), *options, *arguments]
+        # vllm-cpu's own program `vllm` looks for the metadata of a package of that name, and fails
+        module = ["-m", "vllm.entrypoints.openai.api_server", "--model", resolve(TARGET)]
+        program = [PYTHON, *module, *options, *arguments]
         server = subprocess.Popen(program, env=os.environ | settings, stdout=log, stderr=log)
     try:
         for _ in range(600):

@@ -21,7 +21,7 @@ def main() -> None:
         model=asked["target"],
         dtype="float32",
         max_model_len=512,
-        max_num_seqs=4,
+        max_num_seqs=8,
         speculative_config=asked["config"],
         enforce_eager=True,
         enable_prefix_caching=False,
