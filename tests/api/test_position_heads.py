@@ -25,7 +25,6 @@ MAKERS: dict[str, Callable[[HFTarget], PositionHead]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", MAKERS)
 def test_a_folder_with_a_head_drafts(method: str, loaded, tmp_path: Path) -> None:
     target, _ = loaded
@@ -38,6 +37,7 @@ def test_a_folder_with_a_head_drafts(method: str, loaded, tmp_path: Path) -> Non
     assert isinstance(target.heads.pop((method, str(tmp_path))), PositionModel)
 
 
+@pytest.mark.slow
 def test_a_compiled_prefix_layer_drafts_for_heads_in_half_precision(tiny, tmp_path: Path) -> None:
     """Compiled forwards give float32."""
     target = outpace.load(tiny.target, dtype="bfloat16", compile=True)

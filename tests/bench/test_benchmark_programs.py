@@ -138,7 +138,6 @@ def test_a_short_check_writes_what_it_has(
     assert "1 of" in capsys.readouterr().out and "Interrupted" in (tmp_path / "gpu.md").read_text()
 
 
-@pytest.mark.slow
 def test_a_short_check_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         gpu_check.main(["--target", str(tmp_path / "nowhere"), "--draft", "x", "--out", str(tmp_path)]) == 2
@@ -146,6 +145,7 @@ def test_a_short_check_says_what_is_missing(tmp_path: Path, capsys: pytest.Captu
     assert "there is no checkpoint folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_forwards_are_timed_compiled_and_as_they_are(
     tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -166,6 +166,7 @@ def test_remembering_is_recommended_where_the_same_questions_come_again() -> Non
     assert measurement.advice(measurement.rows())["workload"]["repeat"] == 3
 
 
+@pytest.mark.slow
 def test_an_index_of_past_answers_is_recommended(tmp_path: Path) -> None:
     book, past = questions(), str(tmp_path / "past.index")
     store.save(SuffixArray.build([np.array(answer, np.int32) for answer in book.values()]), past)

@@ -115,6 +115,7 @@ def test_our_trees_alone_draft_what_the_method_drafts_in_the_engine() -> None:
         assert min(alone["microseconds_per_token"], method["microseconds_per_token"]) > 0
 
 
+@pytest.mark.slow
 def test_both_sides_get_the_same_texts(
     tiny: Any, tmp_path: Path, stand_in: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,7 +76,6 @@ def test_failures_are_recorded_and_end_nothing(stub: StubServer) -> None:
     assert len(test.turns) == 4 and errors == {'HTTP 503: {"detail": "the stub refuses"}'}
 
 
-@pytest.mark.slow
 def test_a_contender_that_does_not_answer_ends_the_run(stub: StubServer) -> None:
     stub.answer = lambda number: Answer(status=404)
     with pytest.raises(ConnectionError, match="plain does not answer at .*HTTP 404"):
@@ -86,6 +85,7 @@ def test_a_contender_that_does_not_answer_ends_the_run(stub: StubServer) -> None
         run(load_test(stub))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_the_turns_that_were_made(stub: StubServer, tmp_path: Path) -> None:
     kept = KeptTurns(tmp_path / "load.turns")
     run(first := load_test(stub))

@@ -194,7 +194,6 @@ def test_short_chains_of_one_row_have_graphs_of_fixed_sizes(tiny, monkeypatch):
         assert list(cache.requests) == [0]
 
 
-@pytest.mark.slow
 def test_attention_gets_the_longest_text_rounded_up(tiny):
     """OpenVINO generates kernels anew for new lengths. Around the powers of two, logits agree with eager."""
     model = tiny("llama", max_position_embeddings=2048).float()
@@ -211,6 +210,7 @@ def test_attention_gets_the_longest_text_rounded_up(tiny):
         assert {int(each._inputs._longest.array) for each in caches[1].requests.values()} >= {given}
 
 
+@pytest.mark.slow
 def test_sizes_follow_the_times_that_were_measured(tiny, monkeypatch):
     """All are run at loading, and outputs of layers that are added later leave them as they are."""
     measured, run = [], []

@@ -77,7 +77,6 @@ def logits(target: HFTarget, tokens: Tensor) -> Tensor:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("format", only(["int4"], FORMATS))
 def test_compiled_logits_are_those_of_the_compressed_model(
     format: str, tiny: Any, environment: dict[str, str]
@@ -99,6 +98,7 @@ def test_compiled_logits_are_those_of_the_compressed_model(
     assert target_fingerprint(compiled) == target_fingerprint(whole) != target_fingerprint(HFTarget(model))
 
 
+@pytest.mark.slow
 def test_a_model_is_compressed_once(
     tiny: Any, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +134,7 @@ def test_values_are_computed_once_and_read_from_their_file(
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
+@pytest.mark.slow
 def test_a_trace_holds_no_weights_that_are_replaced(
     tiny: Any, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,7 +61,6 @@ def pair(tiny):
     return get
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "gpt2"])
 def test_texts_trees_and_batches_score_as_the_model_does(name, pair):
     targets, choice = pair(name), random.Random(1)
@@ -90,6 +89,7 @@ def test_texts_trees_and_batches_score_as_the_model_does(name, pair):
                 cache.commit(tree, leaves, slots)
 
 
+@pytest.mark.slow
 def test_a_size_is_made_once_for_all_caches_of_a_size(pair):
     target = pair("llama")[1]
     for _ in range(3):

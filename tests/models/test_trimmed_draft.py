@@ -90,6 +90,7 @@ def test_a_compiled_draft_is_trimmed_to_a_compiled_one(tiny: Any) -> None:
     assert bool((ours[:, NOT_KEPT] == -torch.inf).all())
 
 
+@pytest.mark.slow
 def test_a_chain_in_one_call_is_chosen_from_the_kept_tokens(tiny: Any) -> None:
     made = TrimmedDraft(HFTarget(tiny("llama").float(), compile=True), IDS)
     assert isinstance(made, ReadsChains)

@@ -122,6 +122,7 @@ def test_those_that_die_or_do_not_start_are_left_out(
     assert gone(pids)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_made_and_ends_the_workers(
     tiny: Any, tmp_path: Path, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,7 +118,6 @@ class Given(DraftLengthLesson):
         return self.values[1]
 
 
-@pytest.mark.slow
 def given(predicted: list[float], accepted: list[float], weight: float) -> Given:
     predictor, settings = DraftLengthPredictor(16, DEPTH), Predictor(shortfall_weight=weight)
     found = Given(predictor, head(), target().embed, target().head, settings)
@@ -126,6 +125,7 @@ def given(predicted: list[float], accepted: list[float], weight: float) -> Given
     return found
 
 
+@pytest.mark.slow
 def test_the_loss_is_a_distance_in_which_predictions_that_are_too_low_weigh_more() -> None:
     batch, noise = source(texts()[0]).batch([0]), torch.Generator()
     assert given([1.5, 4.0, 2.0], [3.0, 1.0, 2.0], 3.0)(batch, noise).item() == pytest.approx(

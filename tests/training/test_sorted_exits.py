@@ -59,7 +59,6 @@ def plain_draft() -> PreTrainedModel:
     return learned(SortedLesson(model, target().head, (2,)), 150)
 
 
-@pytest.mark.slow
 def learned(lesson: SortedLesson, steps: int) -> PreTrainedModel:
     batch = batch_of(*(greedy_text(first, second) for first in range(VOCAB) for second in (1, 7, 3, 9)))
     optimizer = torch.optim.AdamW(lesson.model.parameters(), 5e-3)
@@ -70,6 +69,7 @@ def learned(lesson: SortedLesson, steps: int) -> PreTrainedModel:
     return lesson.model.eval()
 
 
+@pytest.mark.slow
 def test_layers_behind_the_last_exit_are_not_trained() -> None:
     model = copy.deepcopy(plain_draft())
     for exits, names in (((1,), {"model.layers.1."}), ((1, 2), set[str]())):

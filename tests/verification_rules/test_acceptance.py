@@ -61,7 +61,6 @@ def test_bad_input_is_one_sentence(tiny: Any, arguments: tuple[str, ...], senten
     assert done.exit_code == 2 and sentence in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_a_draft_is_needed(tiny: Any) -> None:
     done = CliRunner().invoke(app, ["acceptance", "--target", tiny.target])
     assert done.exit_code == 2 and "give --draft" in done.stderr
@@ -69,6 +68,7 @@ def test_a_draft_is_needed(tiny: Any) -> None:
     assert done.exit_code == 2 and "vocabular" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_rules_are_timed(tmp_path: Path) -> None:
     file = tmp_path / "times.json"
     done = CliRunner().invoke(app, ["times", "--vocab", "500", "--threads", "1", "--json", str(file)])

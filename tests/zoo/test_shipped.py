@@ -55,7 +55,6 @@ def test_a_model_matches_its_card(name: str) -> None:
     assert (zoo.path(name) / "README.md").read_text(encoding="utf-8") == page(card)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_an_adapter_matches_its_card(name: str) -> None:
     folder, card = zoo.path(name), zoo.card(name)
@@ -69,6 +68,7 @@ def test_an_adapter_matches_its_card(name: str) -> None:
     assert (folder / "README.md").read_text(encoding="utf-8").count(card["name"]) > 0
 
 
+@pytest.mark.slow
 def test_early_exits_of_the_adapted_target_draft() -> None:
     """The text is that of plain decoding, and after three of eight layers, the exit that was trained and the
     default, most tokens are known."""

@@ -246,7 +246,6 @@ def test_a_length_that_was_slow_for_a_while_is_used_again() -> None:
     assert used[60:100].count(6) > 30 and used[-40:].count(5) > 30
 
 
-@pytest.mark.slow
 def test_what_trying_costs_is_limited() -> None:
     controller = SourceChoice(4, 3)
     controller._generated = 1000.0
@@ -254,6 +253,7 @@ def test_what_trying_costs_is_limited() -> None:
     assert sum(tried) * 2.0 <= EXPLORING * 1000 and sum(tried) == 10
 
 
+@pytest.mark.slow
 def test_the_first_layers_of_a_target_that_was_trained_for_it_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     target = TableTarget(3, seed=1)
     assert isinstance(auto.build(target).controller, SourceChoice)

@@ -195,7 +195,6 @@ def test_accepted_tokens_are_above_the_threshold_and_smaller_thresholds_accept_m
     assert lengths[0] < lengths[1] < lengths[2]
 
 
-@pytest.mark.slow
 def test_more_siblings_pass_where_the_target_is_less_sure() -> None:
     flat, peaked = torch.tensor([[0.25] * 4, [0.94, 0.02, 0.02, 0.02]], dtype=torch.float64)
     rule = Typical(0.09, 0.3)
@@ -203,6 +202,7 @@ def test_more_siblings_pass_where_the_target_is_less_sure() -> None:
     assert counts == [4, 1]
 
 
+@pytest.mark.slow
 def test_with_the_package_s_heads_greedy_text_is_plain_and_more_is_accepted_at_higher_temperatures() -> None:
     target = outpace.load("zoo:target", dtype="float32")
     given = {"head": "zoo:medusa", "num_nodes": 15, "max_tokens": 48}

@@ -37,13 +37,13 @@ class Turns:
         pass
 
 
-@pytest.mark.slow
 def parts():
     made = del_decoding.build(TARGET)
     object.__setattr__(made, "controller", Turns(made.controller))
     return made
 
 
+@pytest.mark.slow
 def test_exits_that_change_every_step_are_exact() -> None:
     cases = [Case(tuple(text), SamplingParams(1.0, max_tokens=4)) for text in PROMPTS]
     found = enumerate_distributions(parts, cases, batch=1)

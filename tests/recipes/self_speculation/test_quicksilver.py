@@ -71,11 +71,11 @@ PROMPTS = ["def add(a, b):", "import os\n\n\nclass Tree:\n    def __init__(self,
 GREEDY = {"max_tokens": 24, "temperature": 0.0, "ignore_eos": True}
 
 
-@pytest.mark.slow
 def texts(zoo, **options) -> list[list[int]]:
     return [result.tokens for result in outpace.generate(zoo, PROMPTS, "quicksilver", **GREEDY, **options)]
 
 
+@pytest.mark.slow
 def test_texts_of_the_package_s_target(zoo) -> None:
     plain = [result.tokens for result in outpace.generate(zoo, PROMPTS, "autoregressive", **GREEDY)]
     assert texts(zoo, **OFF) == plain

@@ -36,7 +36,6 @@ def complete(client: Any, prompt: Any = CODE, **given: Any) -> Any:
     return client.completions.create(**{"model": "zoo", "prompt": prompt, "temperature": 0} | given)
 
 
-@pytest.mark.slow
 def test_every_sampling_parameter_and_setting_has_a_field() -> None:
     for body in (CompletionBody, ChatBody, ResponseBody):
         for parameter in PARAMETERS:
@@ -47,6 +46,7 @@ def test_every_sampling_parameter_and_setting_has_a_field() -> None:
         assert field is None or field in SamplingBody.model_fields, name
 
 
+@pytest.mark.slow
 def test_sampling_parameters_change_the_text_as_in_python(client: Any, model: Any) -> None:
     for given in (
         {"typical_p": 0.3, "temperature": 1.0},

@@ -74,7 +74,6 @@ def test_prompts_as_token_ids_are_read_beside_other_requests(client: Any, model:
         assert choice.text == text + complete(client, tokens, max_tokens=1).choices[0].text
 
 
-@pytest.mark.slow
 def test_vllms_prompt_logprobs_have_ranks(client: Any, model: Any, reference: Any) -> None:
     tokens = model.tokenizer(CODE)["input_ids"]
     raw = expected(reference, tokens)
@@ -99,6 +98,7 @@ def test_vllms_prompt_logprobs_have_ranks(client: Any, model: Any, reference: An
         assert entries[str(best)]["rank"] == 1 and len(entries) == len({best, token})
 
 
+@pytest.mark.slow
 def test_a_prompt_is_read_within_the_memory_given(model: Any, serve: Any) -> None:
     def asked(running: Any) -> Any:
         return complete(running.client(), LONG, echo=True, logprobs=0, max_tokens=2).choices[0]
