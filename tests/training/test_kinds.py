@@ -112,7 +112,7 @@ assert "Toy" in (trained.folder / "README.md").read_text()
 (plain,) = outpace.generate(target, "def f", method="autoregressive", max_tokens=12)
 (found,) = outpace.generate(target, "def f", method=sys.argv[2], head=folder, max_tokens=12)
 assert found.tokens == plain.tokens and found.statistics.num_draft_tokens
-proof = prove_default(from_file(sys.argv[2]), transformers_models(), 600)
+proof = prove_default(from_file(sys.argv[2]), transformers_models(), 8000)
 assert proof.verdict == "exact" and proof.drafted, proof
 """
 
