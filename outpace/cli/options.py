@@ -66,7 +66,7 @@ KvCache = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no statistics and no progress.")]
 
-# the numbers among the sampling parameters, without the seed; each becomes a command-line option
+# numeric sampling parameters but the seed, whose option is declared by hand: each becomes an option
 NUMBERS = tuple(
     each for each in PARAMETERS if isinstance(each.default, int | float) and each.argument is not None
 )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # sampling parameters are imported without torch
     from torch import Tensor
 
-# The texts are compared in parts up to the first difference: the first FIRST tokens, then up to GROWTH times
-# as many each time. The prefix cache compares hundreds of texts, most of which differ early.
+# Texts are compared part by part until one differs: parts end after FIRST tokens, GROWTH times as many,
+# and so on. The prefix cache compares hundreds of texts, most of which differ early.
 FIRST, GROWTH = 64, 8
 
 

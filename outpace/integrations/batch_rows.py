@@ -49,7 +49,7 @@ class BatchRow:
         return self._ended
 
     def add(self, new: NewTokens[Any]) -> None:
-        """Take and count what a step generated in this row."""
+        """Add a step to the row: apply the stopping criteria to its new text and count its statistics."""
         self.stops(new.text)
         if len(self.tokens) > self._num_counted:
             self._counter.count(new.step, new.row, len(self.tokens) - self._num_counted)

@@ -1,5 +1,5 @@
 """Drafts of most probable tokens computed the plain way: one text at a time, from models that have read
-nothing before. The laws of steps of LOSSY methods use them, so that proofs compare two computations.
+nothing before. LOSSY methods state their output with these, so that proofs compare two computations.
 
 Letters: D hidden size, V vocabulary.
 """

@@ -1,5 +1,5 @@
-"""Mutants of heads without a KV cache (untrained, for a table model): ranked tokens recorded as drawn, and
-the drafts of a beam search, which `catalogue` combines with the mutant verifier `PerPath`."""
+"""Drafters of mutants around untrained heads without a KV cache. One claims that tokens were drawn that it
+chose as the most probable ones; the other drafts by beam search, for the mutant verifier `PerPath`."""
 
 from __future__ import annotations
 

@@ -23,14 +23,14 @@ from outpace.proof.models import Models, tables, transformers_models
 from outpace.proof.reference import promised
 from outpace.proof.suite import CAUGHT, exact_limit, prove_default
 from outpace.recipes import get
-from outpace.recipes.relaxed.speculative_cascades.laws import Deferral, Law
 from outpace.recipes.relaxed.speculative_cascades.recipe import speculative_cascades
+from outpace.recipes.relaxed.speculative_cascades.rules import Deferral, Rule
 from outpace.recipes.relaxed.speculative_cascades.transformed import Transformed
 from outpace.verifiers.rejection import Rejection, residual
 from outpace.verifiers.rows import keys
 from tests.tiers import only
 
-LAWS, RULES = get_args(Law), ("token", "block")
+RULES, VERIFICATIONS = get_args(Rule), ("token", "block")
 SAMPLED = [
     Case((0, 1, 2, 0), SamplingParams(1.0, max_tokens=3)),
     Case((2,), SamplingParams(0.7, max_tokens=3, stop=(1,))),
@@ -56,10 +56,10 @@ def models(kind: str) -> Models:
     return tables() if kind == "table" else transformers_models()
 
 
-def build(law: str = "token-v3", kind: str = "table", **options: Any) -> Parts:
+def build(rule: str = "token-v3", kind: str = "table", **options: Any) -> Parts:
     of = models(kind)
     options = {"alpha": 0.3, "depth": 2} | options
-    return speculative_cascades.build(of.target, draft=of.drafts[0], law=law, **options)
+    return speculative_cascades.build(of.target, draft=of.drafts[0], rule=rule, **options)
 
 
 def errors(make: Callable[[], Parts], stated: Parts, cases: list[Case], kind: str) -> tuple[float, float]:
@@ -72,20 +72,20 @@ def errors(make: Callable[[], Parts], stated: Parts, cases: list[Case], kind: st
 
 
 @pytest.mark.parametrize(
-    ("law", "kind", "verification"),
+    ("rule", "kind", "verification"),
     only(
-        [*product(LAWS, ["table"], RULES), *product(["opt"], ["transformers"], RULES)],
-        product(LAWS, ["table", "transformers"], RULES),
+        [*product(RULES, ["table"], VERIFICATIONS), *product(["opt"], ["transformers"], VERIFICATIONS)],
+        product(RULES, ["table", "transformers"], VERIFICATIONS),
     ),
 )
 def test_the_output_has_the_stated_distribution_and_not_the_target_s(
-    law: str, kind: str, verification: str
+    rule: str, kind: str, verification: str
 ) -> None:
-    parts = build(law, kind, verification=verification)
+    parts = build(rule, kind, verification=verification)
     assert isinstance(parts.reference, StatedProbs) and parts.guarantee is Guarantee.LOSSY
-    error, _ = errors(lambda: build(law, kind, verification=verification), parts, CASES, kind)
+    error, _ = errors(lambda: build(rule, kind, verification=verification), parts, CASES, kind)
     assert error < 1e-12
-    _, loss = errors(lambda: build(law, kind, verification=verification), parts, SAMPLED, kind)
+    _, loss = errors(lambda: build(rule, kind, verification=verification), parts, SAMPLED, kind)
     assert loss > 0.05
 
 
@@ -96,23 +96,23 @@ def test_the_recipe_is_proven_and_its_exact_limit_is_exact() -> None:
     assert limit.verdict == "exact" and limit.accepted
 
 
-@pytest.mark.parametrize("law", only(["chow", "token-v3"], LAWS))
-def test_with_alpha_minus_1_all_rules_but_opt_give_the_target_s_distribution(law: Law) -> None:
-    parts = build(law, alpha=-1.0)
-    if law == "opt":
+@pytest.mark.parametrize("rule", only(["chow", "token-v3"], RULES))
+def test_with_alpha_minus_1_all_rules_but_opt_give_the_target_s_distribution(rule: Rule) -> None:
+    parts = build(rule, alpha=-1.0)
+    if rule == "opt":
         assert parts.guarantee is Guarantee.LOSSY
-        _, loss = errors(lambda: build(law, alpha=-1.0), parts, SAMPLED, "table")
+        _, loss = errors(lambda: build(rule, alpha=-1.0), parts, SAMPLED, "table")
         assert loss > CAUGHT
         return
     assert parts.reference is None and parts.guarantee is Guarantee.EXACT
-    lossy = build(law)  # the rule itself, in place of the shortcut to plain rejection
-    parts = replace(lossy, verifier=Transformed(Deferral(law, -1.0).mixed, Rejection()), reference=None)
+    lossy = build(rule)  # the rule itself, in place of the shortcut to plain rejection
+    parts = replace(lossy, verifier=Transformed(Deferral(rule, -1.0).mixed, Rejection()), reference=None)
     found = enumerate_distributions(lambda: parts, CASES)
     assert largest_error(found, models("table").logits, CASES) < 1e-12
 
 
 @pytest.mark.parametrize(
-    ("law", "alpha", "expected"),
+    ("rule", "alpha", "expected"),
     [
         ("chow", 0.45, Q),  # 0.6 is at least 0.55
         ("chow", 0.35, P),
@@ -127,24 +127,24 @@ def test_with_alpha_minus_1_all_rules_but_opt_give_the_target_s_distribution(law
         ("token-v3", 0.2, [[0.21, 0.58, 0.21]]),
     ],
 )
-def test_distributions_computed_by_hand(law: Law, alpha: float, expected: Any) -> None:
-    found = Deferral(law, alpha).mixed(P, Q, P.log(), Q.log())
+def test_distributions_computed_by_hand(rule: Rule, alpha: float, expected: Any) -> None:
+    found = Deferral(rule, alpha).mixed(P, Q, P.log(), Q.log())
     assert torch.allclose(found, torch.as_tensor(expected).double(), atol=1e-12)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_mixtures_are_distributions_and_rules_for_whole_distributions_accept_more(law: Law) -> None:
+@pytest.mark.parametrize("rule", RULES)
+def test_mixtures_are_distributions_and_rules_for_whole_distributions_accept_more(rule: Rule) -> None:
     generator = torch.Generator().manual_seed(0)
     target, draft = (torch.randn(200, 5, generator=generator).double() * 2 for _ in range(2))
     p, q = (target / 0.7).softmax(-1), (draft / 0.7).softmax(-1)
     for alpha in (-0.5, 0.0, 0.4, 1.0):
-        mixed = Deferral(law, alpha).mixed(p, q, target, draft)
+        mixed = Deferral(rule, alpha).mixed(p, q, target, draft)
         assert torch.allclose(mixed.sum(-1), torch.ones(200).double()) and bool((mixed >= 0).all())
-        if not law.startswith("token"):
+        if not rule.startswith("token"):
             accepted = [torch.minimum(each, q).sum(-1) for each in (p, mixed)]
             assert bool((accepted[1] >= accepted[0] - 1e-12).all())
-    if law == "opt":  # equal models have no distance: the draft model is kept
-        assert torch.equal(Deferral(law, 0.3).mixed(p, p, target, target), p)
+    if rule == "opt":  # equal models have no distance: the draft model is kept
+        assert torch.equal(Deferral(rule, 0.3).mixed(p, p, target, target), p)
 
 
 Given = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -152,7 +152,7 @@ MIXTURES: dict[str, Callable[[Deferral, Given], Tensor]] = {
     "thresholds on tempered distributions": lambda of, m: of.mixed(m[0], m[1], m[0].log(), m[1].log()),
     "untempered distributions mixed": lambda of, m: of.mixed(m[2].softmax(-1), m[3].softmax(-1), *m[2:]),
     "models swapped in the thresholds": lambda of, m: of.mixed(m[0], m[1], m[3], m[2]),
-    "thresholds swapped": lambda of, m: Deferral(of.law, 1 - of.alpha).mixed(*m),
+    "thresholds swapped": lambda of, m: Deferral(of.rule, 1 - of.alpha).mixed(*m),
 }
 
 
@@ -202,16 +202,16 @@ class ParentAtLeaves(Transformed):
 
 
 # rules in which a mistake shows: OPT alone has thresholds on what is mixed, token rules have residuals
-@pytest.mark.parametrize("law", ["diff", "token-v1", "token-v3"])
+@pytest.mark.parametrize("rule", ["diff", "token-v1", "token-v3"])
 @pytest.mark.parametrize("mistake", MIXTURES)
-def test_a_mistake_in_a_mixture_is_caught(mistake: str, law: Law) -> None:
-    deferral = Deferral(law, 0.15)
+def test_a_mistake_in_a_mixture_is_caught(mistake: str, rule: Rule) -> None:
+    deferral = Deferral(rule, 0.15)
 
     def mistaken() -> Parts:
         wrong = Transformed(lambda *m: MIXTURES[mistake](deferral, m), Rejection())
-        return replace(build(law, alpha=0.15), verifier=wrong)
+        return replace(build(rule, alpha=0.15), verifier=wrong)
 
-    error, _ = errors(mistaken, build(law, alpha=0.15), MANY, "table")
+    error, _ = errors(mistaken, build(rule, alpha=0.15), MANY, "table")
     assert error > 10 * CAUGHT
 
 
@@ -235,13 +235,13 @@ def test_with_the_package_s_models_more_is_accepted_than_by_an_exact_rule() -> N
     lengths = dict[object, float]()
     for name, options in (
         ("speculative-sampling", {}),
-        ("speculative-cascades", {"law": "opt"}),
-        ("speculative-cascades", {"law": "chow", "alpha": 0.6}),
+        ("speculative-cascades", {"rule": "opt"}),
+        ("speculative-cascades", {"rule": "chow", "alpha": 0.6}),
     ):
         results = [
             outpace.generate(target, SAID, method=name, seed=seed, **given, **options)[0] for seed in range(2)
         ]
-        lengths[options.get("law")] = sum(each.statistics.mean_acceptance_length for each in results)
+        lengths[options.get("rule")] = sum(each.statistics.mean_acceptance_length for each in results)
         if options:
             assert "a cascade of the draft model and the target by" in str(results[0].reference)
     assert lengths["opt"] > lengths[None] and lengths["chow"] > lengths[None]

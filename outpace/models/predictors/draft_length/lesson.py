@@ -1,7 +1,8 @@
 """How AdaEAGLE's predictor (Zhang et al. 2024) learns how many tokens of a head's draft will be accepted.
 
-From every position of the target's text the frozen head drafts its most probable tokens. As long as these
-equal the text, a head that reads the text reads its own draft, so one run over the text makes all drafts.
+At every position of texts that the target generated, the frozen head's most probable tokens are compared with
+the text: a draft is accepted up to the first difference. Up to there its tokens are those of the text, so one
+pass over the text, teacher-forced, gives the drafts of all positions.
 
 Letters: R texts, C columns (see training.lessons.lesson), M columns whose whole draft is inside the text, D
 hidden size.

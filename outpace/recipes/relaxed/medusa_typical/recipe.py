@@ -3,8 +3,8 @@
 More of a draft stays than the target's own draws would take; at temperatures above 0 the output has another
 distribution (section 2.3.1 of the paper).
 
-New here: Typical and the law of its steps. Reuses: PositionDrafter, DraftModel, grow, static_tree, Fixed.
-With `epsilon` 1 and a huge `delta` nothing passes, and the output has the target's distribution; at
+New here: Typical and the distribution of its steps. Reuses: PositionDrafter, DraftModel, grow, static_tree,
+Fixed. With `epsilon` 1 and a huge `delta` nothing passes, and the output has the target's distribution; at
 temperature 0 it is the target's greedy text. The published code has the two thresholds in both orders; these
 are the paper's. The entropy is that of the distribution from which the request samples, with its temperature,
 and the longest path of accepted tokens is taken, of several the most probable one. Heads draft nothing in the

@@ -15,7 +15,7 @@ from typing import Literal
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Guarantee, Parts, Target, recipe
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.recipes.relaxed.speculative_cascades.laws import Deferral, Law
+from outpace.recipes.relaxed.speculative_cascades.rules import Deferral, Rule
 from outpace.recipes.relaxed.speculative_cascades.stated import CascadeProbs
 from outpace.recipes.relaxed.speculative_cascades.transformed import Transformed
 from outpace.verifiers.block import Block
@@ -26,13 +26,13 @@ from outpace.verifiers.rejection import Rejection
     paper="arXiv:2405.19261",
     family="relaxed acceptance",
     guarantee=Guarantee.LOSSY,
-    exact_with={"law": "token-v3", "alpha": -1.0},
+    exact_with={"rule": "token-v3", "alpha": -1.0},
 )
 def speculative_cascades(
     target: Target,
     *,
     draft: Target,
-    law: Law = "token-v3",
+    rule: Rule = "token-v3",
     alpha: float = 0.3,
     depth: int = 5,
     verification: Literal["token", "block"] = "token",
@@ -41,14 +41,14 @@ def speculative_cascades(
 
     Args:
         draft: model that drafts; it has the same vocabulary as the target
-        law: rule that says where the draft model's tokens are kept
+        rule: which of six says where the draft model's tokens are kept
         alpha: how much is kept: -1 nothing (but with opt), larger values more of the draft model
         depth: tokens drafted per step
         verification: verify token by token, or the chain as a block
     """
-    deferral, controller = Deferral(law, alpha), Fixed(depth)
-    rule = Block() if verification == "block" else Rejection()
+    deferral, controller = Deferral(rule, alpha), Fixed(depth)
+    exact = Block() if verification == "block" else Rejection()
     if deferral.is_exact:
-        return Parts(target, DraftModel(draft), rule, controller)
-    drafter, verifier = DraftModel(draft, reads_leaves=True), Transformed(deferral.mixed, rule)
-    return Parts(target, drafter, verifier, controller, CascadeProbs(law, alpha, draft))
+        return Parts(target, DraftModel(draft), exact, controller)
+    drafter, verifier = DraftModel(draft, reads_leaves=True), Transformed(deferral.mixed, exact)
+    return Parts(target, drafter, verifier, controller, CascadeProbs(rule, alpha, draft))

@@ -10,19 +10,19 @@ from torch import Tensor
 
 from outpace.core.contracts import ReferenceRequest, Target
 from outpace.drafters.model.plain_drafts import logits_after
-from outpace.recipes.relaxed.speculative_cascades.laws import Law
+from outpace.recipes.relaxed.speculative_cascades.rules import Rule
 
 
 class CascadeProbs:
     """Implementation of core.contracts.StatedProbs: the rules of `Deferral`, number by number."""
 
-    def __init__(self, law: Law, alpha: float, draft: Target) -> None:
-        self._law, self._alpha, self._draft = law, alpha, draft
+    def __init__(self, rule: Rule, alpha: float, draft: Target) -> None:
+        self._rule, self._alpha, self._draft = rule, alpha, draft
 
     @property
     def description(self) -> str:
         """Completes the sentence "the output is that of ...", for users."""
-        return f"a cascade of the draft model and the target by {self._law} with alpha {self._alpha:g}"
+        return f"a cascade of the draft model and the target by {self._rule} with alpha {self._alpha:g}"
 
     def next_probs(self, text: tuple[int, ...], request: ReferenceRequest) -> Tensor:
         """(V,) the distribution of the token after a text."""
@@ -40,7 +40,7 @@ class CascadeProbs:
     ) -> bool:
         """Whether a token that the draft model draws is replaced by one from the target."""
         alpha, most = self._alpha, max(p_sure)
-        match self._law:
+        match self._rule:
             case "chow":
                 return max(q_sure) < 1 - alpha
             case "diff":

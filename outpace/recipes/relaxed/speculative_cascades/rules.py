@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outpace.sampling.topk import at_least_float32
 
-Law = Literal["chow", "diff", "opt", "token-v1", "token-v2", "token-v3"]
+Rule = Literal["chow", "diff", "opt", "token-v1", "token-v2", "token-v3"]
 
 
 class Deferral:
@@ -28,24 +28,24 @@ class Deferral:
     `token-v1` if q'(v) < max p' - alpha, `token-v2` if p'(v) < max p' - alpha, `token-v3` if
     p'(v) < (1 - alpha) max p'. The next token is then one from q, or one from p if that is deferred."""
 
-    def __init__(self, law: Law, alpha: float) -> None:
+    def __init__(self, rule: Rule, alpha: float) -> None:
         """ValueError for an `alpha` below -1."""
         if not alpha >= -1:
             raise ValueError(f"alpha is {alpha}: give a number of at least -1, the target's distribution")
-        self.law, self.alpha = law, alpha
+        self.rule, self.alpha = rule, alpha
 
     @property
     def is_exact(self) -> bool:
         """Whether every token is deferred, whatever the models. Not certain for OPT with any `alpha`: its
         threshold is multiplied by a distance that is small where two distributions are alike."""
-        return self.alpha <= -1 and self.law != "opt"
+        return self.alpha <= -1 and self.rule != "opt"
 
     def mixed(self, p: Tensor, q: Tensor, target: Tensor, draft: Tensor) -> Tensor:  # (M, V) each -> (M, V)
         """The distribution of the next token after each node. `p` and `q`: with all sampling parameters;
         `target` and `draft`: the logits before them."""
         p_sure, q_sure = (at_least_float32(logits).softmax(-1) for logits in (target, draft))
         most = p_sure.amax(-1, keepdim=True)
-        if self.law in ("chow", "diff", "opt"):
+        if self.rule in ("chow", "diff", "opt"):
             kept = q_sure.amax(-1, keepdim=True) >= self._bound(most, p, q)
             return torch.where(kept, q, p)
         deferred = self._deferred(p_sure, q_sure, most)
@@ -54,17 +54,17 @@ class Deferral:
 
     def _bound(self, most: Tensor, p: Tensor, q: Tensor) -> Tensor:  # (M, 1), (M, V), (M, V) -> (M, 1)
         """The least probability of the draft model's most probable token with which it is kept."""
-        if self.law == "chow":
+        if self.rule == "chow":
             return torch.full_like(most, 1 - self.alpha)
-        if self.law == "diff":
+        if self.rule == "diff":
             return most - self.alpha
         return most - self.alpha * (q - p).clamp(min=0).sum(-1, keepdim=True)
 
     def _deferred(self, p: Tensor, q: Tensor, most: Tensor) -> Tensor:
         """(M, V) bool: for each token whether one that the draft model draws is replaced. `p`, `q`: (M, V),
         `most`: (M, 1)."""
-        if self.law == "token-v1":
+        if self.rule == "token-v1":
             return q < most - self.alpha
-        if self.law == "token-v2":
+        if self.rule == "token-v2":
             return p < most - self.alpha
         return p < (1 - self.alpha) * most
