@@ -16,6 +16,12 @@ import torch
 
 from outpace.core.contracts import Parts
 from outpace.core.sampling_params import SamplingParams
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.formats.folder import load_head
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.position_model import PositionModel
+from outpace.models.hf.target import HFTarget, load
+from outpace.models.names import resolve
 from outpace.proof.decode_all import texts
 from outpace.proof.models import Models, recurrent_models, tables, transformers_models
 from outpace.proof.option_values import choices, plain
@@ -35,6 +41,11 @@ MIXED = (
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
     return simulated(monkeypatch)
+
+
+@pytest.fixture(scope="module")  # so that it is loaded before torch is changed
+def zoo_target() -> HFTarget:
+    return load(resolve("zoo:target"), dtype="float32")[0]
 
 
 def same_texts(name: str, here: Models, row_params: Sequence[SamplingParams], elsewhere: Elsewhere) -> None:
@@ -104,6 +115,31 @@ def test_so_they_do_with_all_sampling_parameters(name: str, elsewhere: Elsewhere
 )
 def test_models_may_be_elsewhere(name: str, elsewhere: Elsewhere) -> None:
     same_texts(name, transformers_models(3), MIXED, elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("method", "head", "options"),
+    [
+        ("eagle3", "eagle3", {}),
+        ("eagle3", "eagle3", {"tree": "chain"}),
+        ("medusa", "medusa", {}),
+        pytest.param("hydra", "hydra", {}, marks=pytest.mark.slow),
+        pytest.param("redrafter", "redrafter", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_heads_of_a_part_of_the_vocabulary_may_be_elsewhere(
+    method: str, head: str, options: dict[str, Any], zoo_target: HFTarget, elsewhere: Elsewhere
+) -> None:
+    here = zoo_target
+    read, there = load_head(method, resolve(f"zoo:{head}"), here), moved(here)
+    opened = HeadModel(read) if isinstance(read, DraftHead) else PositionModel(read)
+    assert read.draft_ids is not None
+    recipe, prompts = find()[method], ((300, 301, 302, 303, 304), (310, 311, 312))
+    params = [SamplingParams(0.0, max_tokens=8), SamplingParams(0.0, max_tokens=8)]
+    expected = texts(recipe.build(here, head=opened, **options), prompts, params)
+    with elsewhere:
+        found = texts(recipe.build(there, head=moved_head(opened), **options), prompts, params)
+    assert found == expected
 
 
 @pytest.mark.slow

@@ -44,6 +44,7 @@ class DraftHead(PreTrainedModel):
     layers: nn.ModuleList
     norm: nn.Module  # before the LM head
     lm_head: nn.Module
+    draft_ids: Tensor | None
 
     def __init__(self, config: LlamaConfig, embed: nn.Module, taps: Iterable[int]) -> None:
         super().__init__(config)
@@ -55,7 +56,8 @@ class DraftHead(PreTrainedModel):
         # the head's own output that is the next token's feature while drafting, numbered as in `Want.hidden`
         self.state_layer = -1
         self.feature_size: int = config.hidden_size
-        self.draft_ids: Tensor | None = None  # (K,) token of each logit; None: all V tokens
+        # (K,) token of each logit; None: all V tokens. A buffer, so that it is where the weights are
+        self.register_buffer("draft_ids", None, persistent=False)
         # of the weights in the file, see models.heads.fingerprint; None: the head is from no file
         self.fingerprint: str | None = None
 
@@ -182,6 +184,8 @@ def untrained(head: DraftHead, target: TargetWithLayers, seed: int, own: Iterabl
     for module in (head.norm, head.rotary_emb):
         module.to(weight.device)
     head.norm.to(weight)
+    if head.draft_ids is not None:
+        head.draft_ids = head.draft_ids.to(weight.device)
     random_weights(seed, own)
     return head.eval()
 

@@ -28,6 +28,7 @@ class PositionHead(nn.Module):
     method: ClassVar[str]  # name of the method that the head is for
     # whether logits depend on the path; if not, all nodes of one depth below a root have equal logits
     reads_path: ClassVar[bool] = True
+    draft_ids: Tensor | None
 
     def __init__(
         self, target: TargetWithLayers, max_depth: int | None, draft_ids: Tensor | None = None
@@ -39,7 +40,8 @@ class PositionHead(nn.Module):
         # a decoder layer over the text; the head reads its outputs in place of the target's hidden states
         self.prefix: DraftHead | None = None
         self.max_depth = max_depth  # tokens of the longest path that it drafts; None: no limit
-        self.draft_ids = draft_ids  # (K,) token of each logit; None: the whole vocabulary
+        # (K,) token of each logit; None: the whole vocabulary. A buffer, so that it is where the weights are
+        self.register_buffer("draft_ids", draft_ids, persistent=False)
         # [d][r]: share of texts in which the head's token of rank r at depth d + 1 is right; empty: not
         # measured
         self.rank_accuracies: tuple[tuple[float, ...], ...] = ()

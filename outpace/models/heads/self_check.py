@@ -150,8 +150,8 @@ def _agreement(
 
 
 def _tokens(head: DraftHead, logits: Tensor) -> Tensor:  # (N, K) -> (N,)
-    best = logits.argmax(-1).cpu()
-    return best if head.draft_ids is None else head.draft_ids[best]
+    best = logits.argmax(-1)
+    return (best if head.draft_ids is None else head.draft_ids[best]).cpu()
 
 
 def _changed(head: DraftHead, **attributes: Any) -> DraftHead:
@@ -227,7 +227,7 @@ def _readings_of_eagle3(target: TargetWithLayers, head: Eagle3Head, configured: 
         second=True,
     )
     if (ids := head.draft_ids) is not None:
-        offsets = ids - torch.arange(len(ids))
+        offsets = ids - torch.arange(len(ids), device=ids.device)
         if len(offsets.unique()) == len(ids):
             yield replace(
                 configured,

@@ -58,7 +58,8 @@ def compiled(
         return made
     except Exception as error:  # tracing runs the model's own code, which may raise anything
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        why = lines[-1][:200]  # the last line of OpenVINO's messages is the cause
+        # the cause is in the last line of OpenVINO's messages and in the first of CUDA's
+        why = lines[-1 if on_cpu else 0][:200]
         warnings.warn(f"{name} cannot be compiled and runs eagerly: {why}", stacklevel=3)
         return forward
 
