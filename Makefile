@@ -19,7 +19,7 @@ PYTEST = $(SHARED_CPUS) $(BIN)/python -m pytest -q --durations=15 -n $(WORKERS) 
 CODE := outpace benchmarks zoo_training tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve-demo test test-slow test-vllm test-all check lint spelling types layers format proofs bench-smoke bench-compiled bench-cpu docs wheel gpu-check clean
+.PHONY: help install demo serve-demo test test-slow test-vllm test-clients test-all check lint spelling types layers format proofs bench-smoke bench-compiled bench-cpu docs wheel gpu-check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -73,6 +73,21 @@ $(VLLM_VENV)/.installed: pyproject.toml
 test-vllm: $(VENV)/.installed-dev $(filter $(VLLM_VENV)/%,$(VLLM:bin/python=.installed))  ## heads that were trained here and lookups, in vLLM
 	VLLM_PYTHON=$(VLLM) $(BIN)/python -m pytest -q tests/vllm
 
+# Programs that use a server. aider pins versions of its own, so it has an environment of its own.
+CLIENTS_VENV := .venv-clients
+AIDER_VENV := .venv-aider
+CLIENTS := $(CURDIR)/$(CLIENTS_VENV)/bin:$(CURDIR)/$(AIDER_VENV)/bin
+
+$(CLIENTS_VENV)/.installed: NEEDS := litellm==1.110.2 langchain-openai==1.7.4 llm==0.36 guidellm==0.8.1
+$(AIDER_VENV)/.installed: NEEDS := aider-chat==0.86.2
+$(CLIENTS_VENV)/.installed $(AIDER_VENV)/.installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(NEEDS) --extra-index-url https://download.pytorch.org/whl/cpu
+	@touch $@
+
+test-clients: $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed $(AIDER_VENV)/.installed  ## other projects' programs against a server
+	CLIENTS=$(CLIENTS) $(BIN)/python -m pytest -q tests/clients
+
 check: lint spelling types layers  ## lint, layout, spelling, types, import layers (-k: all of them)
 
 lint: $(VENV)/.installed-dev
@@ -121,5 +136,5 @@ gpu-check:  ## test and time on a CUDA machine with the system's python3; instal
 	PYTHONPATH=$(CURDIR) python3 scripts/gpu_check.py --out $(OUT)
 
 clean:  ## remove everything these targets made
-	rm -rf $(VENV) $(VLLM_VENV) build dist site out .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(CLIENTS_VENV) $(AIDER_VENV) build dist site out .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

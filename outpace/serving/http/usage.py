@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, zip_longest
 from typing import Any
 
-from outpace.api.row_output import Result
+from outpace.api.row_output import Piece, Result
 from outpace.serving.http.schemas.fields import SamplingBody
 
 
@@ -31,6 +31,27 @@ def usage(
             "rejected_prediction_tokens": sum(each.num_rejected_prediction_tokens for each in statistics),
         },
     }
+
+
+class UsageSoFar:
+    """The field `usage` of the chunks of a stream before its last one."""
+
+    def __init__(self, body: SamplingBody, num_prompt_tokens: int, num_samples: int) -> None:
+        self._body, self._num_prompt_tokens = body, num_prompt_tokens
+        self._generated = [0] * num_samples
+
+    def add(self, index: int, output: Piece | Result) -> None:
+        """Count the tokens of a piece of a sample, or those of the whole sample."""
+        num = len(output.tokens)
+        self._generated[index] = num if isinstance(output, Result) else self._generated[index] + num
+
+    def field(self) -> dict[str, Any]:
+        """The counts so far; null, or no field, as the request asks."""
+        if not self._body.usage_in_chunks:
+            return {"usage": None} if self._body.include_usage else {}
+        generated = sum(self._generated)
+        counts = {"prompt_tokens": self._num_prompt_tokens, "completion_tokens": generated}
+        return {"usage": counts | {"total_tokens": self._num_prompt_tokens + generated}}
 
 
 def metrics(body: SamplingBody, results: Sequence[Result]) -> dict[str, Any]:

@@ -68,6 +68,20 @@ def test_a_stream_has_the_same_text_and_ends_with_the_usage(client: Any) -> None
     assert all(each.choices and each.usage is None for each in without)
 
 
+def test_every_chunk_of_a_stream_may_have_the_counts_so_far(client: Any) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    sampled = GREEDY | {"temperature": 0.5, "n": 2}
+    *chunks, last, counts = client.chat.completions.create(**sampled, stream=True, stream_options=options)
+    assert last.choices[0].finish_reason and last.usage.completion_tokens == 24
+    assert last.usage.total_tokens == counts.usage.total_tokens
+    so_far = [each.usage.completion_tokens for each in chunks]
+    assert so_far[0] == 0 and so_far == sorted(so_far) and len(set(so_far)) > 2
+    assert {each.usage.prompt_tokens for each in chunks} == {counts.usage.prompt_tokens}
+    del options["include_usage"]  # as in vLLM it has no effect alone
+    [first, *_] = client.chat.completions.create(**GREEDY, stream=True, stream_options=options)
+    assert first.usage is None
+
+
 def test_a_stream_ends_with_done(running: Any) -> None:
     _, text, headers = running.call("/v1/chat/completions", GREEDY | {"stream": True})
     assert headers["content-type"].startswith("text/event-stream")

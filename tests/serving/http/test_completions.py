@@ -31,6 +31,9 @@ def test_the_text_is_that_of_plain_decoding(client: Any, model: Any) -> None:
     assert "".join(each.choices[0].text for each in chunks) == expected.text
     assert chunks[-1].choices[0].finish_reason == "length"
     assert not counts.choices and counts.usage == again.usage  # both found the prompt in the prefix cache
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, counts = complete(client, stream=True, stream_options=options)
+    assert chunks[-1].usage.completion_tokens == 16 > chunks[0].usage.completion_tokens > 0
 
 
 def test_several_prompts_have_n_samples_each(client: Any, model: Any) -> None:

@@ -79,7 +79,7 @@ def test_sampling_parameters_change_the_text_as_in_python(client: Any, model: An
         ("documents", [{"text": "x"}]),
         ("spaces_between_special_tokens", False),
         ("structured_outputs", {"structural_tag": "{}"}),
-        ("stream_options", {"continuous_usage_stats": True}),
+        ("stream_options", {"continuous_usage": True}),
         ("speculation", {"num_speculative_token": 1}),
     ],
 )

@@ -22,7 +22,7 @@ from outpace.serving.http.service import Service
 from outpace.serving.http.sse import DONE, STREAMED, event
 from outpace.serving.http.step_format import check_steps, step_fields
 from outpace.serving.http.tools import Tool
-from outpace.serving.http.usage import metrics, usage
+from outpace.serving.http.usage import UsageSoFar, metrics, usage
 from outpace.serving.request import Finished, GenerationRequest
 
 
@@ -134,17 +134,18 @@ class _ChatAnswer:
         """The response as events: a chunk per piece of text."""
         results: list[Result] = []
         head = self._head | {"object": "chat.completion.chunk"}
-        usage_of_chunks = {"usage": None} if self._body.include_usage else {}
+        so_far = UsageSoFar(self._body, len(self._requests[0].prompt), len(self._requests))
 
         def chunk(index: int, delta: dict[str, Any], **fields: Any) -> dict[str, Any]:
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None} | fields
-            return head | {"choices": [choice]} | usage_of_chunks
+            return head | {"choices": [choice]} | so_far.field()
 
         try:
             for index in range(len(self._requests)):
                 yield event(chunk(index, {"role": "assistant", "content": ""}))
             async for index, each in generation.events():
                 if isinstance(each, Piece):
+                    so_far.add(index, each)
                     fields = self._fields(each)
                     for delta in map(_delta, self._parsers[index].push(each.text)):
                         yield event(chunk(index, delta, **fields))
@@ -152,6 +153,7 @@ class _ChatAnswer:
                     if fields:
                         yield event(chunk(index, {}, **fields))  # tokens whose text is still held back
                 elif isinstance(each, Finished):
+                    so_far.add(index, each.result)
                     for delta in map(_delta, self._parsers[index].finish()):
                         yield event(chunk(index, delta))
                     results.append(each.result)

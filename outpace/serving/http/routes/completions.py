@@ -23,7 +23,7 @@ from outpace.serving.http.schemas.completions import CompletionBody
 from outpace.serving.http.service import Service
 from outpace.serving.http.sse import DONE, STREAMED, event
 from outpace.serving.http.step_format import check_steps, step_fields
-from outpace.serving.http.usage import metrics, usage
+from outpace.serving.http.usage import UsageSoFar, metrics, usage
 from outpace.serving.request import Finished, GenerationRequest
 
 
@@ -114,11 +114,11 @@ class _CompletionAnswer:
     async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
         """The response as events: a chunk per piece of text."""
         results: list[Result] = []
-        usage_of_chunks = {"usage": None} if self._body.include_usage else {}
+        so_far = UsageSoFar(self._body, self._num_prompt_tokens, len(self._requests))
 
         def chunk(index: int, text: str, **fields: Any) -> dict[str, Any]:
             choice = {"index": index, "text": text, "logprobs": None, "finish_reason": None} | fields
-            return self._head | {"choices": [choice]} | usage_of_chunks
+            return self._head | {"choices": [choice]} | so_far.field()
 
         try:
             for index, echo in enumerate(self._echoes):
@@ -126,13 +126,16 @@ class _CompletionAnswer:
                     yield event(chunk(index, echo))
             async for index, each in generation.events():
                 if isinstance(each, Finished):
+                    so_far.add(index, each.result)
                     results.append(each.result)
                     last = chunk(index, "", finish_reason=each.result.finish_reason)
                     if len(results) == len(self._echoes) and not self._body.include_usage:
                         last |= metrics(self._body, results)
                     yield event(last)
-                elif isinstance(each, Piece) and (each.text or each.logprobs or each.step):
-                    yield event(chunk(index, each.text, **self._fields(index, each)))
+                elif isinstance(each, Piece):
+                    so_far.add(index, each)
+                    if each.text or each.logprobs or each.step:
+                        yield event(chunk(index, each.text, **self._fields(index, each)))
             if self._body.include_usage:
                 yield event(self._head | {"choices": []} | self._counts(results))
         except ApiError as error:

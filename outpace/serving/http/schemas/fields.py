@@ -45,9 +45,8 @@ class Speculation(Closed):
 class StreamOptions(Closed):
     """Options of a streamed response."""
 
-    neutral: ClassVar[Mapping[str, Any]] = {"continuous_usage_stats": False}
-
     include_usage: Flag | None = None
+    continuous_usage_stats: Flag | None = None  # with include_usage: token counts in every chunk, as in vLLM
     include_obfuscation: Flag | None = None  # no effect: it pads events against observers of the network
 
 
@@ -160,6 +159,11 @@ class SamplingBody(SamplingFields):
     def include_usage(self) -> bool:
         """Whether a stream ends with a chunk that has the token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def usage_in_chunks(self) -> bool:
+        """Whether every chunk of a stream has the token counts so far."""
+        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     def sampling(self) -> dict[str, Any]:
         """The given sampling parameters, by name."""
