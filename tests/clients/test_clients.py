@@ -1,5 +1,5 @@
-"""The programs of docs/clients.md, as it says, against a server: `make test-clients`. Without the environments
-that it makes they are skipped."""
+"""The programs of docs/clients.md, as it says, against a server: `make test-clients`. Without the
+environments that it makes they are skipped."""
 
 from __future__ import annotations
 
@@ -88,9 +88,10 @@ def test_the_requests_of_open_webui_are_answered(server: ServerProcess) -> None:
     settings = {"temperature": 0, "max_tokens": 12, "top_p": 0.9, "seed": 1, "stop": ["\n\n"]}
     body = {"model": model["id"], "messages": messages, "stream": True, **settings}
     events = post(server, "/v1/chat/completions", body | {"stream_options": {"include_usage": True}})
-    *chunks, last, done = [line for line in events.split("\n\n") if line]
-    assert done == "data: [DONE]" and json.loads(last.removeprefix("data: "))["usage"]["completion_tokens"]
-    assert any(json.loads(each.removeprefix("data: "))["choices"][0]["delta"].get("content") for each in chunks)
+    *given, done = [line.removeprefix("data: ") for line in events.split("\n\n") if line]
+    *chunks, last = map(json.loads, given)
+    assert done == "[DONE]" and last["usage"]["completion_tokens"]
+    assert any(each["choices"][0]["delta"].get("content") for each in chunks)
     title = {"model": model["id"], "messages": [{"role": "user", "content": "Give a title: " + PROMPT}]}
     found = json.loads(post(server, "/v1/chat/completions", title | {"stream": False, "max_tokens": 8}))
     assert found["choices"][0]["message"]["content"]
