@@ -12,7 +12,7 @@ PLANNED = frozenset(
     dream dsp dultra duodecoding ead easyspec falcon flash fspad glide-cape gsd gto
     gumiho hivis jakiro judge-decoding lantern longspec magicdec mirror-sd
     mulo-sd online-sd owl parallelspec pearl polybasic ralmspec
-    ralmspec-knnlm rapid reflective-verification s4c scd specbranch specdiff specdiff2
+    ralmspec-knnlm rapid reflective-verification s4c specbranch specdiff specdiff2
     specextend speckv specmquant specpc specpv specreason
     speculative-rag speculative-streaming speculative-thinking speculative-verdict
     specvlm sprinter srm staged-sd stree syntax-aligned-medusa tlt vispec

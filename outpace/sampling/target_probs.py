@@ -24,6 +24,7 @@ from outpace.sampling.warp import warp
 AT_ONCE = 1 << 17  # N * V up to which, on a CPU, one argmax over all nodes is faster than two over some
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (1, T) history, (1, V) logits -> (1, V) logits
+Mix = Callable[[Tensor, Tensor], Tensor]  # (M, V) logits of the target, (M, V) of another model -> (M, V)
 
 
 class LazyTargetProbs:
@@ -35,7 +36,9 @@ class LazyTargetProbs:
     ) -> None:
         if scores.logits is None or scores.first:
             raise ValueError("a distribution needs the logits of every node of the tree, the roots included")
-        self._logits = scores.logits
+        self._scores, self._logits = scores, scores.logits
+        self._other: Tensor | None = None  # (N, V) logits that are mixed with the target's by `_mix`
+        self._mix: Mix | None = None
         self._tree, self._ctx, self._processor = tree, ctx, processor
         self._adjuster = Adjuster(ctx) if any(params.changes_logits for params in ctx.sampling) else None
         self._probs: dict[int, Tensor] = {}
@@ -46,6 +49,13 @@ class LazyTargetProbs:
         self._unchecked: list[tuple[Tensor, Sequence[int]]] = []
         self.seconds: Seconds = 0.0
         self._clock = clock_of(scores.logits.device)
+
+    def mixed_with(self, other: Tensor, mix: Mix) -> LazyTargetProbs:  # (N, V)
+        """The distributions of logits that `mix` makes from the target's and from `other`. Both are changed
+        before, as by penalties; temperature and truncation apply to what `mix` makes."""
+        made = LazyTargetProbs(self._scores, self._tree, self._ctx, self._processor)
+        made._other, made._mix = other, mix
+        return made
 
     def choose(self, nodes: Sequence[int] | None, noise: Noise, use: str = TARGET) -> list[int]:
         rows, sampling = self._tree.forest.rows, self._ctx.sampling
@@ -135,12 +145,17 @@ class LazyTargetProbs:
         self._check(values.tolist(), selected)
 
     def _rows(self, nodes: Sequence[int] | None, selected: Sequence[int]) -> Tensor:
-        if nodes is None:
-            logits = self._logits
-        elif len(nodes) == 1:  # a view instead of a copy
-            logits = self._logits[nodes[0]][None]
-        else:
-            logits = self._logits.index_select(0, indices(nodes, self._logits.device))
+        found = self._adjusted(self._logits, nodes, selected)
+        if self._other is None or self._mix is None:
+            return found
+        return self._mix(found, self._adjusted(self._other, nodes, selected))
+
+    def _adjusted(self, logits: Tensor, nodes: Sequence[int] | None, selected: Sequence[int]) -> Tensor:
+        """These logits at the nodes, changed by the parameters that are applied before temperature."""
+        if nodes is not None:
+            # a view instead of a copy of one row
+            one = len(nodes) == 1
+            logits = logits[nodes[0]][None] if one else logits.index_select(0, indices(nodes, logits.device))
         logits = at_least_float32(logits)
         if self._processor is not None:
             rows = [

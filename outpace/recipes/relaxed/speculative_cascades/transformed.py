@@ -15,6 +15,7 @@ from outpace.core.contracts import Guarantee, Scores, TargetProbs, Verdict, Veri
 from outpace.core.device_copies import indices
 from outpace.core.noise import TARGET, Noise
 from outpace.core.tree import TokenTree
+from outpace.verifiers.drawn_beside import drawn_beside
 from outpace.verifiers.rows import keys
 
 # p and q (M, V) after sampling parameters, logits of target and drafter (M, V) before them -> (M, V)
@@ -34,12 +35,7 @@ class Transformed:
         self._mix, self._rule = mix, rule
 
     def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
-        if not isinstance(tree.claim, DrawnBeside):
-            raise ValueError(
-                "the draft does not say what its drafter would draw after every node: let "
-                "DraftModel(reads_leaves=True) draft"
-            )
-        mixed = MixedProbs(self._mix, target_probs, tree, tree.claim, scores)
+        mixed = MixedProbs(self._mix, target_probs, tree, drawn_beside(tree), scores)
         return self._rule.verify(tree, mixed, scores, noise)
 
 
