@@ -21,7 +21,7 @@ LEVELS = (
     ("api",),
     ("training",),
     ("integrations", "serving"),
-    ("bench",),
+    ("bench", "audit"),
     ("cli",),
     ("__main__",),
 )

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from outpace.cli.commands.audit_options import check_options
 from outpace.cli.failures import INTERRUPTED, Debug, report_failures
 from outpace.cli.options import (
     AllowPickle,
@@ -39,6 +40,7 @@ MISTAKES = "planted mistakes"
 
 @report_failures
 def audit(
+    ctx: typer.Context,
     methods: Annotated[list[str] | None, typer.Argument(help="Methods of `outpace list`; none: all.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="All methods.")] = False,
     exhaustive: Annotated[
@@ -56,7 +58,30 @@ def audit(
         typer.Option(help="Probability that the tests on your model fail although all methods are correct."),
     ] = 0.01,
     recipe: Annotated[str | None, typer.Option(help="A recipe file of your own to audit too.")] = None,
-    dtype: Annotated[str, typer.Option(help="dtype of your model.")] = "auto",
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="Audit this OpenAI-compatible server instead.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The server's name of its model.")] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|MODEL", help="The same model without speculation: a folder, a name, or a server."
+        ),
+    ] = None,
+    max_requests: Annotated[int, typer.Option(min=20, help="Most requests to the server.")] = 300,
+    max_seconds: Annotated[float, typer.Option(min=1, help="Longest time of the server's audit.")] = 600,
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="Send the requests to a server on another machine.")
+    ] = False,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="OPENAI_API_KEY", show_envvar=False, help="The servers' key; also OPENAI_API_KEY."
+        ),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="dtype of your model; with --endpoint, in which the server computes.")
+    ] = "auto",
     revision: Revision = None,
     trust_remote_code: Trust = False,
     allow_pickle: AllowPickle = False,
@@ -72,7 +97,33 @@ def audit(
     debug: Debug = False,
 ) -> None:
     """Check that methods keep the target's output distribution: all outputs enumerated on small models,
-    statistical tests on your model."""
+    statistical tests on your model. With --endpoint: check that a server with speculative decoding does."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+    check_options(given, endpoint, model, reference)
+    if endpoint is not None and model is not None and reference is not None:
+        with importing():
+            from outpace.cli.commands.audit_endpoint import audit_endpoint
+
+        audit_endpoint(
+            endpoint,
+            model,
+            reference,
+            prompts=prompts,
+            max_tokens=max_tokens,
+            max_requests=max_requests,
+            max_seconds=max_seconds,
+            false_alarms=false_alarms,
+            allow_remote=allow_remote,
+            api_key=api_key,
+            json=json,
+            dtype=dtype,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            allow_pickle=allow_pickle,
+            threads=threads,
+        )
+        return
     from outpace.recipes import find, from_file, get, read_options
 
     if all_ and methods:

@@ -16,6 +16,7 @@ from outpace.cli.output import print_status, print_table
 from outpace.core.contracts import Guarantee, Parts, Recipe, Target
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.proof.draft_counts import DraftCounts
+from outpace.proof.plain_logits import plain_logits
 
 if TYPE_CHECKING:
     from outpace.api.model import Model
@@ -188,7 +189,7 @@ class TargetAudit:
         plain, method = self._builds(recipe, named, self.model)
 
         def logits(text: Sequence[int]) -> Tensor:
-            return forward(self.model.target, text)[-1]
+            return plain_logits(self.model.target, text)[-1]
 
         for dtype in DTYPES:
             try:
@@ -233,19 +234,12 @@ class TargetAudit:
             part = slice(first, first + BATCH)
             found = texts(parts, prompts[part], sampling[part], observe=counts.add)
             for prompt, text, temperature in zip(prompts[part], found, temperatures[part], strict=True):
-                logits = forward(self.model.target, [*prompt, *text])[len(prompt) - 1 : -1]
+                logits = plain_logits(self.model.target, [*prompt, *text])[len(prompt) - 1 : -1]
                 values = uniform_values((logits / temperature).softmax(-1), text, generator)
                 everything += values
                 late += values[self.max_tokens // 2 :]
         tests = {"all": g_test(everything, self.false_alarms), "late": g_test(late, self.false_alarms)}
         return {name: {**asdict(test), "holds": test.holds} for name, test in tests.items()}, counts
-
-
-def forward(target: Any, text: Sequence[int]) -> Tensor:  # (T, V)
-    """Float64 logits at all positions of a text, computed by the transformers model without KV cache."""
-    with torch.inference_mode():
-        logits = target.model(torch.tensor([list(text)], device=target.device), use_cache=False).logits[0]
-    return logits.double().cpu()
 
 
 def verdict(check: dict[str, Any]) -> str:

@@ -1,0 +1,1 @@
+"""`outpace audit --endpoint`: whether a server's speculative decoding changes what it generates."""

@@ -1,0 +1,168 @@
+"""A model in this process as the reference: one forward over a text gives all distributions.
+
+Letters: T tokens of a text, V vocabulary size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outpace.api.model import Model
+from outpace.api.prompts import encode
+from outpace.audit.endpoint import Answer
+from outpace.audit.reference import Scored
+from outpace.audit.scored_text import ScoredText
+from outpace.audit.setting import GREEDY, ROUNDING, Setting
+from outpace.audit.tokens import LOST, TokenReader
+from outpace.proof.decode_all import texts
+from outpace.proof.plain_logits import plain_logits
+from outpace.proof.sampling_cases import stated
+from outpace.recipes import get
+
+
+class LocalReference:
+    """Implementation of Reference by a loaded model. ValueError for one without a tokenizer."""
+
+    def __init__(self, model: Model, dtype: str) -> None:
+        """`dtype`: in which the server computes."""
+        if model.tokenizer is None:
+            raise ValueError(
+                f"{model.name} has no tokenizer, which an audit needs: give the folder of a model"
+            )
+        if dtype not in ROUNDING:
+            raise ValueError(f"rounding in {dtype} is not known: give {', '.join(ROUNDING)}")
+        self.name, self.rounding = model.name, ROUNDING[dtype]
+        self._model, self._target = model, model.target
+        self.vocab: int = model.target.vocab
+        self._reader = TokenReader(model.tokenizer, self.vocab, end_tokens(model.defaults, model.tokenizer))
+        self._by_words = False  # whether answers are read by the spelling of their tokens
+
+    def encode(self, prompt: str) -> list[int]:
+        return encode(self._model.tokenizer, prompt, self.vocab, "the prompt")
+
+    def read(self, answer: Answer) -> list[int] | None:
+        self._by_words |= answer.token_ids is None
+        return self._reader.read(answer)
+
+    def states(self, setting: Setting) -> bool:
+        return True
+
+    def score(self, prompt: Sequence[int], tokens: Sequence[int], setting: Setting) -> Scored:
+        logits = self._logits(prompt, tokens)
+        # truncated below, where rounding is allowed for
+        whole = Setting("", setting.temperature, 1.0, setting.presence_penalty, setting.frequency_penalty)
+        params = whole.params(len(tokens))
+        if setting.penalises:
+            rows = [
+                stated(logits[at : at + 1], [(*prompt, *tokens[:at])], params, len(prompt))
+                for at in range(len(tokens))
+            ]
+            probs = torch.cat(rows)
+        else:
+            probs = stated(logits, [()] * len(tokens), params, 0)
+        probs, columns = self._merged(probs), torch.tensor(list(tokens))
+        ids = torch.arange(self.vocab + 1)
+        log_probs = probs.gather(1, columns[:, None])[:, 0].log().tolist()
+        positions = list(range(len(tokens)))
+        outside = list[int]()
+        if setting.top_p < 1:
+            kept, out = nucleus(probs, setting.top_p, self.rounding.ratio)
+            outside = [at for at in positions if out[at, columns[at]]]
+            positions = [at for at in positions if kept[at, columns[at]]]
+            probs = probs[positions] * kept[positions]
+            probs, columns = probs / probs.sum(1, keepdim=True), columns[positions]
+        text = ScoredText(probs, ids, columns, positions, tokens, prompt, self.vocab)
+        return Scored(text, tokens, log_probs, outside)
+
+    def gaps(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[float]:
+        logits = self._logits(prompt, tokens).clone()
+        known = [at for at, token in enumerate(tokens) if token < self.vocab]
+        if ends := self._reader.ends:
+            logits[:, ends[0]] = logits[:, list(ends)].amax(1)
+        own = logits[known, [tokens[at] for at in known]]
+        return (logits[known].amax(1) - own).tolist()
+
+    def text_gap(self, prompt: str, answer: Answer, max_tokens: int) -> float | None:
+        encoded = self.encode(prompt)
+        [tokens] = self._texts([encoded], GREEDY, max_tokens, 0)
+        decode, done = self._model.tokenizer.decode, ""
+        logits = self._logits(encoded, tokens)
+        ends, width = self._reader.ends, len(answer.text)
+        for at, token in enumerate(tokens):
+            before, done = done, decode(tokens[: at + 1], skip_special_tokens=True)
+            if token in ends:
+                if len(before) >= width:
+                    return 0.0
+            elif done.endswith(LOST):
+                continue
+            elif answer.text.startswith(done[:width]) and (
+                len(done) <= width or answer.finish_reason != "stop"
+            ):
+                continue
+            # every token with which the answer could go on here
+            rest, best = answer.text[len(before) :], float("-inf")
+            order = logits[at].topk(min(256, self.vocab))
+            for value, other in zip(order.values.tolist(), order.indices.tolist(), strict=True):
+                word = decode([other], skip_special_tokens=True)
+                if (other in ends and not rest) or (word and rest.startswith(word)):
+                    best = value
+                    break
+            return float(logits[at].max()) - (best if best > float("-inf") else float(order.values[-1]))
+        return 0.0
+
+    def sample(self, prompt: str, setting: Setting, max_tokens: int, seed: int) -> Answer:
+        [tokens] = self._texts([self.encode(prompt)], setting, max_tokens, seed)
+        return Answer(self._model.tokenizer.decode(tokens, skip_special_tokens=True), None)
+
+    def _texts(
+        self, prompts: Sequence[Sequence[int]], setting: Setting, max_tokens: int, seed: int
+    ) -> list[list[int]]:
+        params = setting.params(max_tokens, seed=seed, stop=self._reader.ends)
+        return texts(get("autoregressive").build(self._target), prompts, [params] * len(prompts))
+
+    def _logits(self, prompt: Sequence[int], tokens: Sequence[int]) -> Tensor:  # (T, V)
+        # the last token is not read: nothing follows it
+        return plain_logits(self._target, [*prompt, *tokens[:-1]])[len(prompt) - 1 :]
+
+    def _merged(self, probs: Tensor) -> Tensor:  # (T, V) -> (T, V + 1)
+        """With all tokens that end a text as one, and in the last column those that cannot be read."""
+        probs = torch.cat([probs, torch.zeros(len(probs), 1, dtype=probs.dtype)], 1)
+        ends = list(self._reader.ends)
+        if len(ends) > 1:
+            probs[:, ends[0]] = probs[:, ends].sum(1)
+            probs[:, ends[1:]] = 0
+        if self._by_words:
+            unread = self._reader.unreadable.clone()
+            unread[ends] = False  # an end is known by its finish reason
+            at = unread.nonzero()[:, 0]
+            probs[:, -1] = probs[:, at].sum(1)
+            probs[:, at] = 0
+        return probs
+
+
+def nucleus(probs: Tensor, top_p: float, ratio: float) -> tuple[Tensor, Tensor]:
+    """(T, K) masks of the columns that top_p keeps, and of those that it excludes, if log probabilities may
+    differ by `ratio`. The others are at the border."""
+    values = probs.sort(1, descending=True).values
+    sums = torch.cat([torch.zeros(len(values), 1, dtype=values.dtype), values.cumsum(1)], 1)
+    rising = (-values).contiguous()
+    factor, slack = float(torch.tensor(ratio).exp()), max(2 * ratio, 1e-6)
+
+    def before(bound: Tensor, *, included: bool) -> Tensor:
+        """The mass of all columns more probable than the bounds, or as probable."""
+        return sums.gather(1, torch.searchsorted(rising, (-bound).contiguous(), right=included))
+
+    ahead = before(probs / factor * (1 - 1e-12), included=True) - probs
+    surely_ahead = before(probs * factor * (1 + 1e-12), included=False)
+    return ahead < top_p - slack, surely_ahead > top_p + slack
+
+
+def end_tokens(defaults: Any, tokenizer: Any) -> list[int]:
+    """The ids of the tokens that end a text."""
+    found = getattr(defaults, "eos_token_id", None)
+    found = getattr(tokenizer, "eos_token_id", None) if found is None else found
+    return [] if found is None else list(found) if isinstance(found, Sequence) else [found]
