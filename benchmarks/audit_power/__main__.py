@@ -14,7 +14,7 @@ import torch
 import typer
 from scipy.stats import beta
 
-from benchmarks.audit_power.servers import BIASES, SHIFT, Bias, Recorded, answer, record
+from benchmarks.audit_power.servers import BIASES, Bias, Recorded, answer, record
 from outpace.audit.mixture_test import MixtureTest
 from outpace.audit.pair_test import PairTest
 from outpace.audit.prompts import PROMPTS
@@ -26,6 +26,7 @@ from outpace.tables import Table, markdown
 
 TARGET, NUM_TOKENS, SAMPLES = "zoo:target", 64, 6
 BUDGET = 20_000  # tokens
+SHIFT, PAIR_SHIFT = 0.05, 0.2  # total variation distance of the biased distributions
 ALPHA = 0.05  # of the correct servers
 SHARE = 0.01 / TESTS  # of one test in an audit
 
@@ -45,12 +46,13 @@ def simulate(
     directions = torch.randint(2, (recorded.vocab + 1,), generator=generator).double() * 2 - 1
     directions[-1] = 0
     test = PairTest() if pairs else MixtureTest(recorded.vocab, tolerance=tolerance, seed=seed)
+    shift = PAIR_SHIFT if pairs else SHIFT
     while test.num_tokens < BUDGET and test.log_evidence < log(1 / level):
-        text = answer(recorded, bias, directions, generator)
+        text = answer(recorded, bias, directions, shift, generator)
         if isinstance(test, MixtureTest):
             test.observe(text)
         else:
-            other = answer(recorded, None, directions, generator)
+            other = answer(recorded, None, directions, shift, generator)
             test.observe(0, list(map(str, text.text)), list(map(str, other.text)))
     return test.num_tokens if test.log_evidence >= log(1 / level) else None
 
@@ -103,9 +105,10 @@ def main(
         f"Simulated servers that draw texts of {NUM_TOKENS} tokens from distributions recorded along "
         f"{len(recorded.probs)} texts of `{TARGET}` at temperature 1, up to {BUDGET:,} tokens each. Correct "
         f"ones are tested at a false-alarm rate of {ALPHA:g}, without an allowance for rounding. In others "
-        f"every distribution is at a total variation distance of {SHIFT:g}, or less where the bias cannot "
-        f"reach it, and the test is that of an audit with default options: a false-alarm rate of "
-        f"{SHARE:g}, and the allowance for bfloat16. What the tests are: [Audit a server](../audit.md).",
+        f"every distribution is at a total variation distance of {SHIFT:g} ({PAIR_SHIFT:g} where only texts "
+        f"are known), or less where the bias cannot reach it, and the test is that of an audit with default "
+        f"options: a false-alarm rate of {SHARE:g}, and the allowance for bfloat16. What the tests are: "
+        "[Audit a server](../audit.md).",
         "",
         f"Commit {commit()}: `{command}`.",
         "",

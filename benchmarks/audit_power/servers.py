@@ -19,9 +19,9 @@ from outpace.proof.plain_logits import plain_logits
 from outpace.recipes import get
 
 COLUMNS = 128
-SHIFT = 0.05  # total variation distance of the biased distributions
 
-Bias = Callable[[Tensor, Tensor, Tensor], Tensor]  # p (T, K), ids (T, K), (V + 1,) directions -> other p
+# p (T, K), ids (T, K), (V + 1,) directions, total variation distance -> other p at that distance from p
+Bias = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ def record(name: str, prompts: list[str], num_tokens: int, samples: int) -> Reco
 
 
 def answer(
-    recorded: Recorded, bias: Bias | None, directions: Tensor, generator: torch.Generator
+    recorded: Recorded, bias: Bias | None, directions: Tensor, shift: float, generator: torch.Generator
 ) -> ScoredText:
     """A text whose tokens are drawn from the distributions along a random recorded text, after the bias."""
     which = int(torch.randint(len(recorded.probs), (1,), generator=generator))
     probs, ids = recorded.probs[which], recorded.ids[which]
-    drawn_from = probs if bias is None else bias(probs, ids, directions)
+    drawn_from = probs if bias is None else bias(probs, ids, directions, shift)
     columns = torch.multinomial(drawn_from, 1, generator=generator)
     tokens = ids.gather(1, columns)[:, 0].tolist()
     return ScoredText(
@@ -65,74 +65,74 @@ def answer(
     )
 
 
-def _shifted(p: Tensor, other: Tensor) -> Tensor:
-    """The mixture of p and another distribution at a total variation distance of SHIFT from p, or as near to
+def _shifted(p: Tensor, other: Tensor, shift: float) -> Tensor:
+    """The mixture of p and another distribution at a total variation distance of shift from p, or as near to
     that as the other one is."""
     distance = (other - p).abs().sum(1, keepdim=True) / 2
-    share = (SHIFT / distance.clamp(min=1e-12)).clamp(max=1)
+    share = (shift / distance.clamp(min=1e-12)).clamp(max=1)
     return p + share * (other - p)
 
 
-def argmax(p: Tensor, ids: Tensor, directions: Tensor) -> Tensor:
+def argmax(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tensor:
     """Towards the most probable token."""
-    return _shifted(p, torch.zeros_like(p).scatter_(1, p[:, :-1].argmax(1, keepdim=True), 1))
+    return _shifted(p, torch.zeros_like(p).scatter_(1, p[:, :-1].argmax(1, keepdim=True), 1), shift)
 
 
-def no_argmax(p: Tensor, ids: Tensor, directions: Tensor) -> Tensor:
+def no_argmax(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tensor:
     """Away from the most probable token."""
     other = p.scatter(1, p[:, :-1].argmax(1, keepdim=True), 0)
-    return _shifted(p, other / other.sum(1, keepdim=True).clamp(min=1e-12))
+    return _shifted(p, other / other.sum(1, keepdim=True).clamp(min=1e-12), shift)
 
 
-def no_tail(p: Tensor, ids: Tensor, directions: Tensor) -> Tensor:
-    """The least probable tokens, which hold SHIFT of the mass, are cut off."""
+def no_tail(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tensor:
+    """The least probable tokens, which hold shift of the mass, are cut off."""
     order = p.argsort(1)
     sorted_p = p.gather(1, order)
     below = sorted_p.cumsum(1)
-    kept = torch.minimum(sorted_p, (below - SHIFT).clamp(min=0))
+    kept = torch.minimum(sorted_p, (below - shift).clamp(min=0))
     return torch.zeros_like(p).scatter_(1, order, kept / kept.sum(1, keepdim=True))
 
 
-def _tempered(p: Tensor, direction: float) -> Tensor:
-    """p to the power at which the distance is SHIFT, found by bisection in every row."""
+def _tempered(p: Tensor, direction: float, shift: float) -> Tensor:
+    """p to the power at which the distance is shift, found by bisection in every row."""
     low, high = torch.zeros(len(p), 1, dtype=p.dtype), torch.full((len(p), 1), 0.9, dtype=p.dtype)
     logs = p.clamp(min=1e-300).log()
     for _ in range(30):
         middle = (low + high) / 2
         other = ((1 + direction * middle) * logs).softmax(1)
-        far = (other - p).abs().sum(1, keepdim=True) / 2 > SHIFT
+        far = (other - p).abs().sum(1, keepdim=True) / 2 > shift
         low, high = torch.where(far, low, middle), torch.where(far, middle, high)
     return ((1 + direction * low) * logs).softmax(1)
 
 
-def colder(p: Tensor, ids: Tensor, directions: Tensor) -> Tensor:
+def colder(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tensor:
     """A lower temperature."""
-    return _tempered(p, 1)
+    return _tempered(p, 1, shift)
 
 
-def warmer(p: Tensor, ids: Tensor, directions: Tensor) -> Tensor:
+def warmer(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tensor:
     """A higher temperature."""
-    return _tempered(p, -1)
+    return _tempered(p, -1, shift)
 
 
-def swapped(p: Tensor, ids: Tensor, directions: Tensor) -> Tensor:
-    """The two most probable tokens are exchanged, in as many draws as make SHIFT."""
+def swapped(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tensor:
+    """The two most probable tokens are exchanged, in as many draws as make shift."""
     top = p[:, :-1].topk(2, 1)
-    return _shifted(p, p.scatter(1, top.indices, top.values.flip(1)))
+    return _shifted(p, p.scatter(1, top.indices, top.values.flip(1)), shift)
 
 
-def random(p: Tensor, ids: Tensor, directions: Tensor) -> Tensor:
+def random(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tensor:
     """Every token of the vocabulary is more or less probable than it should be, at random: a direction of
     each simulated server."""
     other = p * (1 + 0.9 * directions[ids])
-    return _shifted(p, other / other.sum(1, keepdim=True))
+    return _shifted(p, other / other.sum(1, keepdim=True), shift)
 
 
-def uniform(p: Tensor, ids: Tensor, directions: Tensor) -> Tensor:
+def uniform(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tensor:
     """Towards equal probabilities of the tokens with a column of their own."""
     other = torch.ones_like(p)
     other[:, -1] = 0
-    return _shifted(p, other / other.sum(1, keepdim=True))
+    return _shifted(p, other / other.sum(1, keepdim=True), shift)
 
 
 BIASES: dict[str, Bias] = {

@@ -25,13 +25,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import expm1, log
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from outpace.audit.scored_text import ScoredText
 from outpace.proof.sampled_test import uniform_values
 
-STRENGTHS = (10.0, 50.0, 300.0)  # expected draws of a category after which what was drawn counts half
+STRENGTHS = (20.0, 100.0, 400.0)  # expected draws of a category after which what was drawn counts half
 RANKS = (1, 2, 3, 5, 10, 20, 50)  # last rank of each category but the last
 RANK_NAMES = (
     "most probable",
@@ -208,22 +209,24 @@ def _places(text: ScoredText, first: Tensor, is_first: Tensor) -> tuple[Tensor, 
 
 
 def _history(text: ScoredText) -> tuple[Tensor, Tensor]:
-    labels = torch.full((text.vocab + 1,), NEW)
-    labels[torch.tensor(list(text.prompt), dtype=torch.long)] = IN_PROMPT
-    masses, drawn, read = list[Tensor](), list[Tensor](), 0
+    # numpy: an operation on one row takes a fifth of torch's time
+    labels = np.full(text.vocab + 1, NEW)
+    labels[list(text.prompt)] = IN_PROMPT
+    masses, drawn = np.zeros((len(text.positions), 4)), np.zeros(len(text.positions), np.int64)
+    probs, ids, columns = text.probs.numpy(), text.ids.numpy(), text.columns.tolist()
+    read = 0
     for row, position in enumerate(text.positions):
-        labels[torch.tensor(list(text.text[read:position]), dtype=torch.long)] = IN_TEXT
+        labels[list(text.text[read:position])] = IN_TEXT
         read = position
-        before = text.text[position - 1] if position else None
-        if before is not None:
-            labels[before] = PREVIOUS
+        if position:
+            labels[text.text[position - 1]] = PREVIOUS
         labels[text.vocab] = NEW
-        own = labels[text.ids if text.ids.dim() == 1 else text.ids[row]]
-        masses.append(torch.zeros(4, dtype=torch.float64).scatter_add_(0, own, text.probs[row]))
-        drawn.append(own[text.columns[row]])
-        if before is not None:
-            labels[before] = IN_TEXT
-    return torch.stack(masses), torch.stack(drawn)
+        own = labels[ids if ids.ndim == 1 else ids[row]]
+        masses[row] = np.bincount(own, probs[row], 4)
+        drawn[row] = own[columns[row]]
+        if position:
+            labels[text.text[position - 1]] = IN_TEXT
+    return torch.from_numpy(masses), torch.from_numpy(drawn)
 
 
 def log_mean(logs: Sequence[float]) -> float:

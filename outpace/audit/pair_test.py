@@ -16,7 +16,7 @@ from math import exp, log, log1p, sqrt
 
 from outpace.audit.mixture_test import log_mean
 
-RATES = (0.03, 0.1, 0.3, 1.0)
+RATES = (0.03, 0.1, 0.3, 0.6)
 MOST = 3.0  # largest log odds of a bet
 
 

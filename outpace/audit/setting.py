@@ -70,8 +70,8 @@ ROUNDING = {
     each.dtype: each
     for each in (
         Rounding("float64", 1e-6, 0.0, 1e-5, 1e-6),
-        Rounding("float32", 1e-3, 1e-3, 1e-2, 1e-3),
-        Rounding("float16", 0.0625, 5e-3, 0.1, 0.01),
-        Rounding("bfloat16", 0.5, 2e-2, 0.5, 0.05),
+        Rounding("float32", 1e-3, 2e-4, 1e-2, 1e-3),
+        Rounding("float16", 0.0625, 2e-3, 0.1, 0.01),
+        Rounding("bfloat16", 0.5, 1e-2, 0.5, 0.05),
     )
 }
