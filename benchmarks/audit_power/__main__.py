@@ -25,7 +25,7 @@ from outpace.console import progress
 from outpace.tables import Table, markdown
 
 TARGET, NUM_TOKENS, SAMPLES = "zoo:target", 64, 6
-BUDGET = 20_000  # tokens
+BUDGET, CORRECT_BUDGET = 20_000, 5_000  # tokens of a biased server, and of a correct one
 SHIFT, PAIR_SHIFT = 0.05, 0.2  # total variation distance of the biased distributions
 ALPHA = 0.05  # of the correct servers
 SHARE = 0.01 / TESTS  # of one test in an audit
@@ -47,7 +47,7 @@ def simulate(
     directions[-1] = 0
     test = PairTest() if pairs else MixtureTest(recorded.vocab, tolerance=tolerance, seed=seed)
     shift = PAIR_SHIFT if pairs else SHIFT
-    while test.num_tokens < BUDGET and test.log_evidence < log(1 / level):
+    while test.num_tokens < (BUDGET if bias else CORRECT_BUDGET) and test.log_evidence < log(1 / level):
         text = answer(recorded, bias, directions, shift, generator)
         if isinstance(test, MixtureTest):
             test.observe(text)
@@ -79,7 +79,7 @@ def row(name: str, found: list[int | None]) -> tuple[str, ...]:
 
 def main(
     servers: Annotated[int, typer.Option(help="Correct servers.")] = 1000,
-    biased: Annotated[int, typer.Option(help="Servers of each bias.")] = 200,
+    biased: Annotated[int, typer.Option(help="Servers of each bias.")] = 100,
     output: Annotated[Path, typer.Option(help="The page.")] = Path("docs/results/audit.md"),
 ) -> None:
     """False alarms and power of the tests of `outpace audit --endpoint`, on simulated servers."""
@@ -103,11 +103,12 @@ def main(
         "# The audit of servers: false alarms and power",
         "",
         f"Simulated servers that draw texts of {NUM_TOKENS} tokens from distributions recorded along "
-        f"{len(recorded.probs)} texts of `{TARGET}` at temperature 1, up to {BUDGET:,} tokens each. Correct "
-        f"ones are tested at a false-alarm rate of {ALPHA:g}, without an allowance for rounding. In others "
+        f"{len(recorded.probs)} texts of `{TARGET}` at temperature 1. Correct ones are tested at a false-alarm "
+        f"rate of {ALPHA:g}, without an allowance for rounding, on {CORRECT_BUDGET:,} tokens. Of the others "
         f"every distribution is at a total variation distance of {SHIFT:g} ({PAIR_SHIFT:g} where only texts "
-        f"are known), or less where the bias cannot reach it, and the test is that of an audit with default "
-        f"options: a false-alarm rate of {SHARE:g}, and the allowance for bfloat16. What the tests are: "
+        f"are known), or less where the bias cannot reach it. They draw up to {BUDGET:,} tokens, and the test "
+        f"is that of an audit with default options: a false-alarm rate of {SHARE:g}, and the allowance for "
+        "bfloat16. The last columns say after how many tokens they failed. What the tests are: "
         "[Audit a server](../audit.md).",
         "",
         f"Commit {commit()}: `{command}`.",

@@ -37,6 +37,12 @@ class EndpointReference:
         return self.endpoint.url
 
     @cached_property
+    def _root(self) -> Endpoint:
+        """The server without the path of OpenAI's API: vLLM's and ours tokenize there."""
+        own = self.endpoint
+        return Endpoint(own.url.removesuffix("/v1"), own.model, own.key, own.seconds)
+
+    @cached_property
     def has_prompt_log_probs(self) -> bool:
         """Whether it reads a text as token ids and gives the log probability of each."""
         try:
@@ -46,11 +52,8 @@ class EndpointReference:
             return False
 
     def encode(self, prompt: str) -> list[int] | None:
-        root = self.endpoint.url.removesuffix("/v1")
         try:
-            found = Endpoint(root, self.endpoint.model, self.endpoint.key).post(
-                "/tokenize", {"prompt": prompt}
-            )
+            found = self._root.post("/tokenize", {"prompt": prompt})
             return [int(each) for each in found["tokens"]]
         except (EndpointError, KeyError, TypeError, ValueError):
             return None
@@ -113,6 +116,9 @@ class EndpointReference:
         gap = top[mine] - top.get(word, lowest)
         # a token that is not listed has at least this gap
         return gap if word in top or gap > self.rounding.tie else None
+
+    def describe(self, prompt: str, answer: Answer, setting: Setting) -> dict[str, float]:
+        return {}
 
     def sample(self, prompt: str, setting: Setting, max_tokens: int, seed: int) -> Answer:
         given: dict[str, Any] = {"seed": seed} if "seed" not in self.endpoint.refused else {}

@@ -6,6 +6,7 @@ Letters: T tokens of a text, V vocabulary size.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from outpace.api.model import Model
 from outpace.api.prompts import encode
 from outpace.audit.endpoint import Answer
+from outpace.audit.mixture_test import RANK_NAMES, ranks
 from outpace.audit.reference import Scored
 from outpace.audit.scored_text import ScoredText
 from outpace.audit.setting import GREEDY, ROUNDING, Setting
@@ -54,8 +56,7 @@ class LocalReference:
     def score(self, prompt: Sequence[int], tokens: Sequence[int], setting: Setting) -> Scored:
         logits = self._logits(prompt, tokens)
         # truncated below, where rounding is allowed for
-        whole = Setting("", setting.temperature, 1.0, setting.presence_penalty, setting.frequency_penalty)
-        params = whole.params(len(tokens))
+        params = replace(setting, top_p=1.0).params(len(tokens))
         if setting.penalises:
             rows = [
                 stated(logits[at : at + 1], [(*prompt, *tokens[:at])], params, len(prompt))
@@ -64,19 +65,54 @@ class LocalReference:
             probs = torch.cat(rows)
         else:
             probs = stated(logits, [()] * len(tokens), params, 0)
-        probs, columns = self._merged(probs), torch.tensor(list(tokens))
-        ids = torch.arange(self.vocab + 1)
-        log_probs = probs.gather(1, columns[:, None])[:, 0].log().tolist()
-        positions = list(range(len(tokens)))
-        outside = list[int]()
+        kept = out = None
         if setting.top_p < 1:
-            kept, out = nucleus(probs, setting.top_p, self.rounding.ratio)
-            outside = [at for at in positions if out[at, columns[at]]]
-            positions = [at for at in positions if kept[at, columns[at]]]
-            probs = probs[positions] * kept[positions]
-            probs, columns = probs / probs.sum(1, keepdim=True), columns[positions]
-        text = ScoredText(probs, ids, columns, positions, tokens, prompt, self.vocab)
-        return Scored(text, tokens, log_probs, outside)
+            # before tokens are merged, since the server truncates the single ones
+            kept, out = self._truncated(probs, setting.top_p)
+            probs = torch.where(kept, probs, 0)
+        probs, columns = self._merged(probs), torch.tensor(list(tokens))
+        own = probs.gather(1, columns[:, None])[:, 0]
+        positions, outside = list(range(len(tokens))), list[int]()
+        if out is not None:
+            outside = [at for at in positions if tokens[at] < self.vocab and out[at, tokens[at]]]
+            positions = [at for at in positions if tokens[at] < self.vocab and own[at] > 0]
+        elif len(own) and not own[-1] and tokens[-1] == self.vocab:
+            positions = positions[:-1]  # spelt in a way that no token is
+        probs = probs[positions]
+        text = ScoredText(
+            probs / probs.sum(1, keepdim=True),
+            torch.arange(self.vocab + 1),
+            columns[positions],
+            positions,
+            tokens,
+            prompt,
+            self.vocab,
+        )
+        return Scored(text, tokens, own[positions].log().tolist(), outside)
+
+    def _truncated(self, probs: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+        """(T, V) masks of the tokens that top_p keeps, and of those that it excludes, up to rounding."""
+        kept, out = nucleus(probs, top_p, self.rounding.ratio)
+        if ends := list(self._reader.ends):
+            # which of them ended a text is not known
+            kept[:, ends] = kept[:, ends].all(1, keepdim=True)
+            out[:, ends] = out[:, ends].all(1, keepdim=True)
+        if self._by_words:
+            kept &= ~self._reader.unreadable
+        return kept, out
+
+    def describe(self, prompt: str, answer: Answer, setting: Setting) -> dict[str, float]:
+        tokens = self._model.tokenizer(answer.text, add_special_tokens=False, verbose=False)["input_ids"]
+        if not tokens:
+            return {}
+        text = self.score(self.encode(prompt), tokens, replace(setting, top_p=1.0)).text
+        (masses, drawn), _ = ranks(text)
+        counts = torch.bincount(drawn, minlength=masses.shape[1])
+        excess = (counts - masses.sum(0)) / len(drawn) ** 0.5
+        found = {
+            f"tokens by rank, {name}": float(each) for name, each in zip(RANK_NAMES, excess, strict=True)
+        }
+        return found | {"improbable tokens": text.surprise}
 
     def gaps(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[float]:
         logits = self._logits(prompt, tokens).clone()
@@ -136,9 +172,7 @@ class LocalReference:
             probs[:, ends[0]] = probs[:, ends].sum(1)
             probs[:, ends[1:]] = 0
         if self._by_words:
-            unread = self._reader.unreadable.clone()
-            unread[ends] = False  # an end is known by its finish reason
-            at = unread.nonzero()[:, 0]
+            at = self._reader.unreadable.nonzero()[:, 0]
             probs[:, -1] = probs[:, at].sum(1)
             probs[:, at] = 0
         return probs

@@ -80,7 +80,7 @@ class MixtureTest:
         """Add the tokens of a text. The alternatives depend on earlier texts only."""
         if not len(text.columns):
             return
-        rank, is_first = _ranks(text)
+        rank, is_first = ranks(text)
         self._learn("rank", *rank)
         self._learn("place", *_places(text, *is_first))
         values = torch.tensor(uniform_values(text.probs, text.columns.tolist(), self._generator))
@@ -182,7 +182,7 @@ def _drawn(text: ScoredText) -> Tensor:  # (T,)
     return text.ids.gather(1, text.columns[:, None])[:, 0]
 
 
-def _ranks(text: ScoredText) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def ranks(text: ScoredText) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Masses and drawn category by rank, and (probability of the most probable token, whether it was drawn).
     The column of all other tokens comes last, however probable it is."""
     order = text.probs.masked_fill(text.ids.expand_as(text.probs) == text.vocab, -1.0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log, log1p, sqrt
 
 from outpace.audit.mixture_test import log_mean
@@ -32,12 +32,19 @@ class PairTest:
         self.num_pairs = 0
         self.log_evidence = 0.0  # the largest so far
 
-    def observe(self, request: object, one: Sequence[str], other: Sequence[str]) -> None:
-        """The answers of the audited server and of the reference to a request, in tokens or words."""
+    def observe(
+        self,
+        request: object,
+        one: Sequence[str],
+        other: Sequence[str],
+        described: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {}),
+    ) -> None:
+        """The answers of the audited server and of the reference to a request, in tokens or words.
+        `described`: what else is known of each text, whichever server it comes from."""
         earlier = self._earlier.setdefault(request, set())
         difference: dict[str, float] = {}
-        for sign, units in ((1, one), (-1, other)):
-            for name, value in _features(request, units, earlier):
+        for sign, units, more in ((1, one, described[0]), (-1, other, described[1])):
+            for name, value in (*_features(request, units, earlier), *more.items()):
                 difference[name] = difference.get(name, 0.0) + sign * value
         for name, value in difference.items():
             self._squares[name] = self._squares.get(name, 1.0) + value * value

@@ -60,6 +60,11 @@ class Reference(Protocol):
         they are equal, None if it cannot be told."""
         ...
 
+    def describe(self, prompt: str, answer: Answer, setting: Setting) -> dict[str, float]:
+        """Numbers that tell texts of other distributions apart, where only texts are known; the same for a
+        text of either server."""
+        ...
+
     def sample(self, prompt: str, setting: Setting, max_tokens: int, seed: int) -> Answer:
         """A text of the reference."""
         ...

@@ -265,7 +265,8 @@ class Audit:
             test = sampled.pairs
             both = answer.words is not None and other.words is not None
             units = [list(each.words or ()) if both else UNITS.findall(each.text) for each in (answer, other)]
-            test.observe(self._prompts.index(prompt), *units)
+            one, second = (self.reference.describe(prompt, each, setting) for each in (answer, other))
+            test.observe(self._prompts.index(prompt), units[0], units[1], (one, second))
             check.num_texts, check.num_tokens = test.num_pairs, test.num_tokens
             check.judge_samples(test.log_evidence, self._threshold, test.finding())
             return None

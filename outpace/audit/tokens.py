@@ -11,7 +11,7 @@ from torch import Tensor
 from outpace.audit.endpoint import Answer, EndpointError
 from outpace.models.vocabulary import Vocabulary
 
-LOST = "\N{REPLACEMENT CHARACTER}"
+LOST, BYTES = "\N{REPLACEMENT CHARACTER}", "bytes:"  # how servers spell parts of characters
 
 
 class TokenReader:
@@ -20,16 +20,28 @@ class TokenReader:
     def __init__(self, tokenizer: Any, vocab: int, ends: Sequence[int]) -> None:
         self.vocab, self.ends = vocab, tuple(ends)
         self._tokenizer = tokenizer
-        pieces = Vocabulary.of(tokenizer, vocab).pieces
-        found: dict[str, int | None] = {}
-        for token, piece in enumerate(pieces):
-            word = _word(piece) if piece is not None else _name(tokenizer, token)
+        words: dict[str, list[int]] = {}
+        self._partial = torch.zeros(vocab, dtype=torch.bool)  # tokens that are no whole characters
+        for token, piece in enumerate(Vocabulary.of(tokenizer, vocab).pieces):
+            word = _name(tokenizer, token) if piece is None else _word(piece)
             if word is not None:
-                found[word] = None if word in found else token
-        self._by_word = {word: token for word, token in found.items() if token is not None}
-        readable = torch.zeros(vocab, dtype=torch.bool)
-        readable[torch.tensor(list(self._by_word.values()), dtype=torch.long)] = True
-        self.unreadable: Tensor = ~readable  # (V,) tokens that no spelling identifies
+                words.setdefault(word, []).append(token)
+                self._partial[token] = word.startswith(BYTES)
+        self._by_word = {word: tokens[0] for word, tokens in words.items() if len(tokens) == 1}
+        self._shared = words.keys() - self._by_word.keys()  # spellings of several tokens
+        self._unique = torch.zeros(vocab, dtype=torch.bool)
+        self._unique[torch.tensor(list(self._by_word.values()), dtype=torch.long)] = True
+        # whether the server spells parts of characters as bytes, from the answer after the first that does
+        self._spells_bytes = self._has_spelt_bytes = False
+
+    @property
+    def unreadable(self) -> Tensor:  # (V,)
+        """Tokens that no spelling identifies, other than those that end a text. What is unreadable in an
+        answer follows from earlier answers alone."""
+        readable = self._unique if self._spells_bytes else self._unique & ~self._partial
+        unreadable = ~readable
+        unreadable[list(self.ends)] = False  # known by the finish reason
+        return unreadable
 
     def read(self, answer: Answer) -> list[int] | None:
         """The token ids of an answer, with the token that ended it. `vocab` stands for a token that its
@@ -48,18 +60,20 @@ class TokenReader:
         return [self.ends[0] if token in self.ends else token for token in tokens]
 
     def _from_words(self, words: Sequence[str]) -> list[int]:
+        self._spells_bytes = self._has_spelt_bytes
         tokens = list[int]()
         for word in words:
-            if (token := self._by_word.get(word)) is None:
-                if LOST not in word and not word.startswith("bytes:") and not self._is_shared(word):
+            token = self._by_word.get(word)
+            if word.startswith(BYTES):
+                self._has_spelt_bytes = True
+                if not self._spells_bytes:
+                    return [*tokens, self.vocab]
+            if token is None:
+                if LOST not in word and word not in self._shared:
                     raise _other_tokenizer(f"{word!r} is no token of its tokenizer")
                 return [*tokens, self.vocab]
             tokens.append(token)
         return tokens
-
-    def _is_shared(self, word: str) -> bool:
-        """Whether several tokens are spelt so."""
-        return any(self._tokenizer.decode([int(each)]) == word for each in self.unreadable.nonzero()[:, 0])
 
     def _check_ids(self, tokens: Sequence[int], text: str) -> None:
         wrong = next((token for token in tokens if not 0 <= token < self.vocab), None)
@@ -81,11 +95,12 @@ def _without_blanks(text: str) -> str:
     return "".join(text.replace(LOST, "").split())
 
 
-def _word(piece: bytes) -> str | None:
+def _word(piece: bytes) -> str:
+    """The text of a token; a part of a character in OpenAI's form, as in bytes:\\xe2."""
     try:
         return piece.decode()
     except UnicodeDecodeError:
-        return None
+        return BYTES + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
 def _name(tokenizer: Any, token: int) -> str | None:

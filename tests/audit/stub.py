@@ -128,6 +128,21 @@ class Stub:
             tokens = tokens[: tokens.index(END) + 1]
         return tokens, accepted_at
 
+    def reply(self, asked: dict[str, Any], handler: Any) -> Any:
+        """The answer of a server that also tokenizes, and gives log probabilities of prompts."""
+        if handler.path == "/tokenize":
+            return {"tokens": TOKENIZER(asked["prompt"])["input_ids"]}
+        if "prompt_logprobs" not in asked:
+            return self.answer(asked)
+        rows: list[Any] = [None]
+        for at in range(1, len(tokens := asked["prompt"])):
+            logs = np.log(_softmax(TABLE.logits([tokens[0], *tokens[:at]][-2:], topic_of(tokens[:at]))))
+            order = np.argsort(-logs)
+            ranks = {int(token): rank for rank, token in enumerate(order, 1)}
+            listed = {*order[: asked["prompt_logprobs"]].tolist(), tokens[at]}
+            rows.append({str(each): {"logprob": float(logs[each]), "rank": ranks[each]} for each in listed})
+        return {"choices": [{"text": "", "prompt_logprobs": rows}]}
+
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         with self.lock:
             self.num_requests += 1
@@ -179,8 +194,14 @@ class Stub:
 
 
 def _word(token: int) -> str:
+    """As OpenAI's API spells tokens."""
     piece = PIECES[token]
-    return TOKENIZER.convert_ids_to_tokens(token) if piece is None else piece.decode("utf-8", "replace")
+    if piece is None:
+        return TOKENIZER.convert_ids_to_tokens(token)
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
@@ -221,7 +242,7 @@ def served(reply: Any) -> Iterator[str]:
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if self.path != "/v1/completions":
+            if self.path not in ("/v1/completions", "/tokenize"):
                 self.send({"error": {"message": "not found"}}, 404)
             elif (value := reply(asked, self)) is not None:
                 self.send(value)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from outpace.audit.check import FAULT, NOT_TESTED, PASSED, Check
 from outpace.audit.endpoint import Endpoint
+from outpace.audit.endpoint_reference import EndpointReference
 from outpace.audit.local_reference import LocalReference
 from outpace.audit.prompts import PROMPTS
 from outpace.audit.run import Audit, Budget
+from outpace.audit.setting import ROUNDING, Setting
 from tests.audit.stub import Stub, served, table_model
 
 FAULTS = {
@@ -28,16 +31,27 @@ FAULTS = {
 }
 
 
+class TableReference(LocalReference):
+    """The table decodes without the engine."""
+
+    def _texts(
+        self, prompts: Sequence[Sequence[int]], setting: Setting, max_tokens: int, seed: int
+    ) -> list[list[int]]:
+        asked = {"max_tokens": max_tokens, "seed": seed, **setting.fields}
+        return [Stub().generate(list(prompt), asked)[0] for prompt in prompts]
+
+
 def audited(
-    fault: str = "", kind: str = "ids", requests: int = 200, tokens: int = 48, **given: Any
+    fault: str = "", kind: str = "ids", requests: int = 200, tokens: int = 48, reference: Any = None
 ) -> tuple[Audit, dict[str, Check]]:
-    # so few false alarms that the test does not fail by chance
-    with served(lambda asked, handler: Stub.answer(stub, asked)) as url:
-        stub = Stub(fault, kind)
-        reference = LocalReference(table_model(), "float64")
-        audit = Audit(Endpoint(url, "stub"), reference, PROMPTS, Budget(requests, tokens, 300), 1e-4)
+    """An audit of a stub, against its table unless another reference is given."""
+    stub = Stub(fault, kind)
+    with served(lambda asked, handler: stub.answer(asked)) as url:
+        server, against = Endpoint(url, "stub"), reference or TableReference(table_model(), "float64")
+        # so few false alarms that the test does not fail by chance
+        audit = Audit(server, against, PROMPTS, Budget(requests, tokens, 300), 1e-4)
         checks = {check.name: check for check in audit.run()}
-        audit.server.close()
+        server.close()
     assert not audit.stopped
     return audit, checks
 
@@ -73,9 +87,38 @@ def test_a_fault_is_found(fault: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["argmax taken for a sample", "bonus token of the wrong position"])
-def test_a_fault_is_found_in_texts_alone(fault: str) -> None:
-    _, checks = audited(fault, kind="text", requests=1000)
-    assert checks["samples, temperature 1"].verdict == FAULT, checks
+@pytest.mark.parametrize("fault", ["", "argmax taken for a sample", "bonus token of the wrong position"])
+def test_texts_alone_are_compared_with_the_models_own(fault: str) -> None:
+    _, checks = audited(fault, kind="text", requests=400)
+    assert checks["samples, temperature 1"].verdict == (FAULT if fault else PASSED), checks
+    assert checks["greedy texts"].verdict == PASSED or fault
     assert checks["log probabilities"].verdict == NOT_TESTED
     assert checks["independence of samples"].verdict == NOT_TESTED
+    assert checks["answers to their prompts"].verdict == NOT_TESTED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", "argmax taken for a sample", "a log probability of 0"])
+def test_a_server_that_gives_log_probabilities_of_prompts_is_a_reference(fault: str) -> None:
+    stub = Stub()
+    with served(stub.reply) as url:
+        reference = EndpointReference(Endpoint(url, "stub"), ROUNDING["float64"])
+        _, checks = audited(fault, reference=reference, requests=300)
+    assert checks["samples, temperature 1"].verdict == (FAULT if "argmax" in fault else PASSED), checks
+    assert checks["log probabilities"].verdict == (FAULT if "log" in fault else PASSED)
+    assert checks["greedy texts"].verdict == PASSED
+    if not fault:
+        assert {check.verdict for check in checks.values()} == {PASSED}, checks
+
+
+@pytest.mark.slow
+def test_any_other_server_is_a_reference_by_its_texts() -> None:
+    stub = Stub(kind="words")
+    with served(lambda asked, handler: stub.answer(asked)) as url:
+        reference = EndpointReference(Endpoint(url, "stub"), ROUNDING["float64"])
+        _, checks = audited(kind="text", reference=reference)
+        assert checks["greedy texts"].verdict == PASSED and checks["greedy texts"].num_texts
+        assert checks["samples, top_p 0.9"].verdict == PASSED, checks
+        assert checks["independence of samples"].verdict == NOT_TESTED
+        _, checks = audited("seeds repeat", kind="text", reference=reference, requests=600)
+        assert FAULT in {checks[f"samples, {name}"].verdict for name in ("temperature 1", "penalties")}
