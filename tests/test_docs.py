@@ -75,6 +75,10 @@ RUN_ELSEWHERE = {
         "tests/zoo/test_build.py",
         "test_the_command_passes_its_options_on",
     ),
+    "outpace audit --endpoint http://localhost:8000/v1 --model zoo:target --reference zoo:target": (
+        "tests/audit/test_own_server.py",
+        "test_the_command_of_the_page_gives_its_output",
+    ),
     **dict.fromkeys(
         (
             "outpace serve zoo:target --draft zoo:draft --method speculative-sampling",

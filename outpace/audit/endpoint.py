@@ -71,15 +71,18 @@ class Endpoint:
         """Close the connections."""
         self._client.close()
 
-    def check_model(self) -> None:
-        """EndpointError unless the server lists the model; servers without a list are not asked further."""
+    def check_model(self, *, only: bool = False) -> None:
+        """EndpointError unless the server lists the model; servers without a list are not asked further.
+        `only`: if the server has only one model, that is meant, whatever its name."""
         try:
             listed = self._call("GET", "/models")
         except NotFound:
             return
         data = listed.get("data")
         names = [each.get("id") for each in data if isinstance(each, dict)] if isinstance(data, list) else []
-        if names and self.model not in names:
+        if only and len(names) == 1:
+            self.model = str(names[0])
+        elif names and self.model not in names:
             known = ", ".join(map(str, names[:5]))
             raise EndpointError(f"there is no model {self.model!r} at {self.url}: use {known}")
 

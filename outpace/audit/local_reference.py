@@ -7,23 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import exp
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from outpace.api.detokenizer import Detokenizer
 from outpace.api.model import Model
 from outpace.api.prompts import encode
 from outpace.audit.endpoint import Answer
 from outpace.audit.mixture_test import RANK_NAMES, ranks
 from outpace.audit.reference import Scored
 from outpace.audit.scored_text import ScoredText
-from outpace.audit.setting import GREEDY, ROUNDING, Setting
+from outpace.audit.setting import GREEDY, ROUNDING, Rounding, Setting
 from outpace.audit.tokens import LOST, TokenReader
 from outpace.proof.decode_all import texts
 from outpace.proof.plain_logits import plain_logits
 from outpace.proof.sampling_cases import stated
 from outpace.recipes import get
+
+CANDIDATES = 256  # most probable tokens that are tried where a text differs
 
 
 class LocalReference:
@@ -47,7 +51,7 @@ class LocalReference:
         return encode(self._model.tokenizer, prompt, self.vocab, "the prompt")
 
     def read(self, answer: Answer) -> list[int] | None:
-        self._by_words |= answer.token_ids is None
+        self._by_words |= answer.token_ids is None and answer.words is not None
         return self._reader.read(answer)
 
     def states(self, setting: Setting) -> bool:
@@ -92,7 +96,7 @@ class LocalReference:
 
     def _truncated(self, probs: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
         """(T, V) masks of the tokens that top_p keeps, and of those that it excludes, up to rounding."""
-        kept, out = nucleus(probs, top_p, self.rounding.ratio)
+        kept, out = nucleus(probs, top_p, self.rounding)
         if ends := list(self._reader.ends):
             # which of them ended a text is not known
             kept[:, ends] = kept[:, ends].all(1, keepdim=True)
@@ -102,17 +106,18 @@ class LocalReference:
         return kept, out
 
     def describe(self, prompt: str, answer: Answer, setting: Setting) -> dict[str, float]:
-        tokens = self._model.tokenizer(answer.text, add_special_tokens=False, verbose=False)["input_ids"]
+        text = answer.text.replace(LOST, "")  # parts of characters at the end, which some servers leave out
+        tokens = self._model.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         if not tokens:
             return {}
-        text = self.score(self.encode(prompt), tokens, replace(setting, top_p=1.0)).text
-        (masses, drawn), _ = ranks(text)
+        scored = self.score(self.encode(prompt), tokens, replace(setting, top_p=1.0)).text
+        (masses, drawn), _ = ranks(scored)
         counts = torch.bincount(drawn, minlength=masses.shape[1])
         excess = (counts - masses.sum(0)) / len(drawn) ** 0.5
         found = {
             f"tokens by rank, {name}": float(each) for name, each in zip(RANK_NAMES, excess, strict=True)
         }
-        return found | {"improbable tokens": text.surprise}
+        return found | {"improbable tokens": scored.surprise}
 
     def gaps(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[float]:
         logits = self._logits(prompt, tokens).clone()
@@ -125,34 +130,42 @@ class LocalReference:
     def text_gap(self, prompt: str, answer: Answer, max_tokens: int) -> float | None:
         encoded = self.encode(prompt)
         [tokens] = self._texts([encoded], GREEDY, max_tokens, 0)
-        decode, done = self._model.tokenizer.decode, ""
-        logits = self._logits(encoded, tokens)
-        ends, width = self._reader.ends, len(answer.text)
+        logits, ends = self._logits(encoded, tokens), self._reader.ends
+        detokenizer, before = Detokenizer(self._model.tokenizer, encoded), ""
         for at, token in enumerate(tokens):
-            before, done = done, decode(tokens[: at + 1], skip_special_tokens=True)
             if token in ends:
-                if len(before) >= width:
-                    return 0.0
-            elif done.endswith(LOST):
-                continue
-            elif answer.text.startswith(done[:width]) and (
-                len(done) <= width or answer.finish_reason != "stop"
-            ):
+                agrees = len(answer.text) <= len(before)
+            else:
+                detokenizer.push([token])
+                text = detokenizer.text
+                ended = answer.finish_reason == "stop" and len(text) > len(answer.text)
+                agrees = answer.text.startswith(text[: len(answer.text)]) and not ended
+                if agrees:
+                    before = text
+            if agrees:
                 continue
             # every token with which the answer could go on here
-            rest, best = answer.text[len(before) :], float("-inf")
-            order = logits[at].topk(min(256, self.vocab))
-            for value, other in zip(order.values.tolist(), order.indices.tolist(), strict=True):
-                word = decode([other], skip_special_tokens=True)
+            rest, read = answer.text[len(before) :], [*encoded, *tokens[:at]]
+            top = logits[at].topk(min(CANDIDATES, self.vocab))
+            pairs = list(zip(top.values.tolist(), top.indices.tolist(), strict=True))
+            best = pairs[-1][0]  # none of them: the gap is at least that
+            for value, other in pairs:
+                word = self._text(read, [other])
                 if (other in ends and not rest) or (word and rest.startswith(word)):
                     best = value
                     break
-            return float(logits[at].max()) - (best if best > float("-inf") else float(order.values[-1]))
+            return pairs[0][0] - best
         return 0.0
 
     def sample(self, prompt: str, setting: Setting, max_tokens: int, seed: int) -> Answer:
-        [tokens] = self._texts([self.encode(prompt)], setting, max_tokens, seed)
-        return Answer(self._model.tokenizer.decode(tokens, skip_special_tokens=True), None)
+        encoded = self.encode(prompt)
+        [tokens] = self._texts([encoded], setting, max_tokens, seed)
+        return Answer(self._text(encoded, tokens), None)
+
+    def _text(self, before: Sequence[int], tokens: Sequence[int]) -> str:
+        detokenizer = Detokenizer(self._model.tokenizer, before)
+        detokenizer.push(tokens)
+        return detokenizer.text
 
     def _texts(
         self, prompts: Sequence[Sequence[int]], setting: Setting, max_tokens: int, seed: int
@@ -178,20 +191,21 @@ class LocalReference:
         return probs
 
 
-def nucleus(probs: Tensor, top_p: float, ratio: float) -> tuple[Tensor, Tensor]:
-    """(T, K) masks of the columns that top_p keeps, and of those that it excludes, if log probabilities may
-    differ by `ratio`. The others are at the border."""
+def nucleus(probs: Tensor, top_p: float, rounding: Rounding) -> tuple[Tensor, Tensor]:
+    """(T, K) masks of the columns that top_p keeps, and of those that it excludes, up to rounding: columns
+    of similar probability may come in another order, and the mass of those before may be another. The other
+    columns are at the border."""
     values = probs.sort(1, descending=True).values
     sums = torch.cat([torch.zeros(len(values), 1, dtype=values.dtype), values.cumsum(1)], 1)
     rising = (-values).contiguous()
-    factor, slack = float(torch.tensor(ratio).exp()), max(2 * ratio, 1e-6)
+    factor, slack = exp(rounding.largest), rounding.mean
 
     def before(bound: Tensor, *, included: bool) -> Tensor:
         """The mass of all columns more probable than the bounds, or as probable."""
         return sums.gather(1, torch.searchsorted(rising, (-bound).contiguous(), right=included))
 
-    ahead = before(probs / factor * (1 - 1e-12), included=True) - probs
-    surely_ahead = before(probs * factor * (1 + 1e-12), included=False)
+    ahead = before(probs / factor, included=True) - probs
+    surely_ahead = before(probs * factor, included=False)
     return ahead < top_p - slack, surely_ahead > top_p + slack
 
 

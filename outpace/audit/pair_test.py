@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp, log, log1p, sqrt
+from math import exp, isfinite, log, log1p, sqrt
 
 from outpace.audit.mixture_test import log_mean
 
@@ -45,7 +45,8 @@ class PairTest:
         difference: dict[str, float] = {}
         for sign, units, more in ((1, one, described[0]), (-1, other, described[1])):
             for name, value in (*_features(request, units, earlier), *more.items()):
-                difference[name] = difference.get(name, 0.0) + sign * value
+                if isfinite(value):
+                    difference[name] = difference.get(name, 0.0) + sign * value
         for name, value in difference.items():
             self._squares[name] = self._squares.get(name, 1.0) + value * value
         for at, (rate, weights) in enumerate(zip(RATES, self._weights, strict=True)):

@@ -25,6 +25,7 @@ from outpace.audit.pair_test import PairTest
 from outpace.audit.prompts import ALIKE
 from outpace.audit.reference import Reference, Scored
 from outpace.audit.setting import GREEDY, PLAIN, SAMPLED, Setting
+from outpace.audit.tokens import LOST
 from outpace.console import progress
 
 STREAMS = 8  # requests at the same time, under load
@@ -211,7 +212,7 @@ class Audit:
                     answer = self._complete(own, setting, **given)
                     if number == 0:
                         self._judge_greedy(check, gaps, own, answer)
-                    elif scored := self._scored(own, answer, PLAIN):
+                    elif scored := self._scored(own, self.reference.read(answer), PLAIN):
                         test.observe(scored.text)
                         likely = self._log_prob(other, scored)
                         strays.observe(sum(scored.log_probs), [likely])
@@ -247,28 +248,17 @@ class Audit:
                 raise
             sampled.refused, check.detail = True, str(error)
             return
-        self._judge_sample(check, sampled, prompt, answer, number)
+        self._judge_sample(check, sampled, prompt, answer)
 
-    def _judge_sample(
-        self, check: Check, sampled: Sampled, prompt: str, answer: Answer, number: int
-    ) -> Scored | None:
-        setting = sampled.setting
-        scored = self._scored(prompt, answer, setting)
+    def _judge_sample(self, check: Check, sampled: Sampled, prompt: str, answer: Answer) -> Scored | None:
+        """Test an answer. Returns its distributions, if they are known."""
+        setting, tokens = sampled.setting, self.reference.read(answer)
+        scored = self._scored(prompt, tokens, setting)
         if setting == PLAIN and answer.log_probs is not None:
             self._log_probs.add(answer.log_probs, scored and scored.log_probs)
         if scored is None:
-            other = self.reference.sample(
-                prompt, setting, self._budget.max_tokens, self._random.getrandbits(31)
-            )
-            if sampled.pairs is None:
-                sampled.pairs = PairTest()
-            test = sampled.pairs
-            both = answer.words is not None and other.words is not None
-            units = [list(each.words or ()) if both else UNITS.findall(each.text) for each in (answer, other)]
-            one, second = (self.reference.describe(prompt, each, setting) for each in (answer, other))
-            test.observe(self._prompts.index(prompt), units[0], units[1], (one, second))
-            check.num_texts, check.num_tokens = test.num_pairs, test.num_tokens
-            check.judge_samples(test.log_evidence, self._threshold, test.finding())
+            if tokens is None or not self.reference.states(setting):
+                self._judge_pair(check, sampled, prompt, answer)
             return None
         if sampled.test is None:
             sampled.test = self._mixture()
@@ -281,9 +271,25 @@ class Audit:
             check.verdict = FAULT
             check.detail = f"token {scored.outside[0]} of a text is one that top_p excludes"
         if setting.top_p == 1:
-            ids = (setting.name, prompt)
-            self._repeats.observe(ids, scored.tokens, scored.log_probs)
+            self._repeats.observe((setting.name, prompt), scored.tokens, scored.log_probs)
         return scored
+
+    def _judge_pair(self, check: Check, sampled: Sampled, prompt: str, answer: Answer) -> None:
+        """Compare the text of an answer with one of the reference."""
+        setting, seed = sampled.setting, self._random.getrandbits(31)
+        other = self.reference.sample(prompt, setting, self._budget.max_tokens, seed)
+        test = sampled.pairs = sampled.pairs or PairTest()
+        if answer.words is not None and other.words is not None:
+            one, second = answer.words, other.words
+        else:
+            one, second = (UNITS.findall(each.text.replace(LOST, "")) for each in (answer, other))
+        known = (
+            self.reference.describe(prompt, answer, setting),
+            self.reference.describe(prompt, other, setting),
+        )
+        test.observe(self._prompts.index(prompt), one, second, known)
+        check.num_texts, check.num_tokens = test.num_pairs, test.num_tokens
+        check.judge_samples(test.log_evidence, self._threshold, test.finding())
 
     def _load(self, loaded: Loaded, number: int) -> None:
         """Requests at the same time, with a prompt each."""
@@ -309,9 +315,10 @@ class Audit:
                 continue
             if check.verdict == FAULT:
                 continue
-            scored = self._judge_sample(check, loaded.sampled, prompt, answer, number)
+            scored = self._judge_sample(check, loaded.sampled, prompt, answer)
             if scored is None:
-                strays.detail = "the distributions of tokens are not known"
+                if loaded.sampled.pairs is not None:
+                    strays.detail = "the distributions of tokens are not known"
                 continue
             others: list[float] = []
             if scored.text.surprise > SUSPICIOUS:
@@ -332,12 +339,13 @@ class Audit:
             self.reference.vocab, tolerance=self.reference.rounding.ratio, seed=self._random.getrandbits(31)
         )
 
-    def _scored(self, prompt: str, answer: Answer, setting: Setting) -> Scored | None:
-        """The distributions along an answer; None if its tokens or their distributions are not known."""
-        ids, tokens = self._ids(prompt), self.reference.read(answer)
-        if ids is None or tokens is None or not self.reference.states(setting):
+    def _scored(self, prompt: str, tokens: list[int] | None, setting: Setting) -> Scored | None:
+        """The distributions along an answer; None if it is empty, or if its tokens or their distributions are
+        not known."""
+        ids = self._ids(prompt)
+        if ids is None or not tokens or not self.reference.states(setting):
             return None
-        return self.reference.score(ids, tokens, setting) if tokens else None
+        return self.reference.score(ids, tokens, setting)
 
     def _log_prob(self, prompt: str, scored: Scored) -> float:
         """Log probability of an answer after another prompt."""

@@ -59,7 +59,7 @@ class Rounding:
 
     dtype: str
     tie: float  # logits of two tokens, either of which may then be the greedy one
-    ratio: float  # log probability of a token on average over a text, for the tests of samples
+    ratio: float  # log probability of a token, as far as it agrees with a bias, for the tests of samples
     largest: float  # log probability of one token as a server reports it
     mean: float  # the same on average
 

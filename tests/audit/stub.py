@@ -165,10 +165,9 @@ class Stub:
             with self.lock:
                 del self.active[number]
         shown = [token for token in tokens if token != END]
-        text = b"".join(PIECES[token] or b"" for token in shown).decode("utf-8", "replace")
         choice: dict[str, Any] = {
             "index": 0,
-            "text": text,
+            "text": text_of(shown),
             "finish_reason": "stop" if END in tokens else "length",
             "logprobs": None,
         }
@@ -191,6 +190,10 @@ class Stub:
             text.append(token)
         words = [_word(token) for token in tokens]
         return {"tokens": words, "token_logprobs": found, "top_logprobs": [{}] * len(tokens)}
+
+
+def text_of(tokens: Sequence[int]) -> str:
+    return b"".join(PIECES[token] or b"" for token in tokens).decode("utf-8", "replace")
 
 
 def _word(token: int) -> str:

@@ -14,7 +14,7 @@ from outpace.audit.local_reference import LocalReference
 from outpace.audit.prompts import PROMPTS
 from outpace.audit.run import Audit, Budget
 from outpace.audit.setting import ROUNDING, Setting
-from tests.audit.stub import Stub, served, table_model
+from tests.audit.stub import END, Stub, served, table_model, text_of
 
 FAULTS = {
     "argmax taken for a sample": "samples, temperature 1",
@@ -39,6 +39,10 @@ class TableReference(LocalReference):
     ) -> list[list[int]]:
         asked = {"max_tokens": max_tokens, "seed": seed, **setting.fields}
         return [Stub().generate(list(prompt), asked)[0] for prompt in prompts]
+
+    def _text(self, before: Sequence[int], tokens: Sequence[int]) -> str:
+        # the table's texts have many bytes that are no characters, which decoders treat differently
+        return text_of([token for token in tokens if token != END])
 
 
 def audited(
@@ -89,8 +93,9 @@ def test_a_fault_is_found(fault: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", "argmax taken for a sample", "bonus token of the wrong position"])
 def test_texts_alone_are_compared_with_the_models_own(fault: str) -> None:
-    _, checks = audited(fault, kind="text", requests=400)
-    assert checks["samples, temperature 1"].verdict == (FAULT if fault else PASSED), checks
+    _, checks = audited(fault, kind="text", requests=800 if fault else 400)
+    sampled = {check.verdict for name, check in checks.items() if name.startswith("samples")}
+    assert (FAULT in sampled) == bool(fault) and PASSED in sampled, checks
     assert checks["greedy texts"].verdict == PASSED or fault
     assert checks["log probabilities"].verdict == NOT_TESTED
     assert checks["independence of samples"].verdict == NOT_TESTED

@@ -77,7 +77,7 @@ def _reference(
         if dtype != "auto" and dtype not in ROUNDING:
             raise ValueError(f"rounding in {dtype} is not known: give {', '.join(ROUNDING)}")
         server = Endpoint(address(given, allow_remote, "--reference"), model, api_key, seconds)
-        server.check_model()
+        server.check_model(only=True)
         return EndpointReference(server, ROUNDING["bfloat16" if dtype == "auto" else dtype])
     from outpace.api import load
 
