@@ -103,12 +103,12 @@ def main(
         "# The audit of servers: false alarms and power",
         "",
         f"Simulated servers that draw texts of {NUM_TOKENS} tokens from distributions recorded along "
-        f"{len(recorded.probs)} texts of `{TARGET}` at temperature 1. Correct ones are tested at a false-alarm "
-        f"rate of {ALPHA:g}, without an allowance for rounding, on {CORRECT_BUDGET:,} tokens. Of the others "
-        f"every distribution is at a total variation distance of {SHIFT:g} ({PAIR_SHIFT:g} where only texts "
-        f"are known), or less where the bias cannot reach it. They draw up to {BUDGET:,} tokens, and the test "
-        f"is that of an audit with default options: a false-alarm rate of {SHARE:g}, and the allowance for "
-        "bfloat16. The last columns say after how many tokens they failed. What the tests are: "
+        f"{len(recorded.probs)} texts of `{TARGET}` at temperature 1. Correct ones are tested at a "
+        f"false-alarm rate of {ALPHA:g}, without an allowance for rounding, on {CORRECT_BUDGET:,} tokens. Of "
+        f"the others every distribution is at a total variation distance of {SHIFT:g} ({PAIR_SHIFT:g} where "
+        f"only texts are known), or less where the bias cannot reach it. They draw up to {BUDGET:,} tokens, "
+        f"and the test is that of an audit with default options: a false-alarm rate of {SHARE:g}, and the "
+        "allowance for bfloat16. The last columns say after how many tokens they failed. What the tests are: "
         "[Audit a server](../audit.md).",
         "",
         f"Commit {commit()}: `{command}`.",

@@ -85,7 +85,7 @@ def no_argmax(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tenso
 
 
 def no_tail(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tensor:
-    """The least probable tokens, which hold shift of the mass, are cut off."""
+    """The least probable tokens are cut off."""
     order = p.argsort(1)
     sorted_p = p.gather(1, order)
     below = sorted_p.cumsum(1)
@@ -116,14 +116,13 @@ def warmer(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tensor:
 
 
 def swapped(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tensor:
-    """The two most probable tokens are exchanged, in as many draws as make shift."""
+    """The two most probable tokens are exchanged, in a part of the draws."""
     top = p[:, :-1].topk(2, 1)
     return _shifted(p, p.scatter(1, top.indices, top.values.flip(1)), shift)
 
 
 def random(p: Tensor, ids: Tensor, directions: Tensor, shift: float) -> Tensor:
-    """Every token of the vocabulary is more or less probable than it should be, at random: a direction of
-    each simulated server."""
+    """Every token is more or less probable, by one of two factors at random for each server."""
     other = p * (1 + 0.9 * directions[ids])
     return _shifted(p, other / other.sum(1, keepdim=True), shift)
 
