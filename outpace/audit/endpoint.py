@@ -53,9 +53,9 @@ class Endpoint:
     model: str
     key: str | None = None
     seconds: float = REQUEST_SECONDS
-    # optional fields by name; those that the server refuses are removed when it is probed
-    fields: dict[str, dict[str, Any]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)  # name -> the server's message
+    # optional fields that it does not refuse, sent with every request
+    fields: list[Mapping[str, Any]] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)  # name of others -> the server's message
     num_requests: int = 0
     num_tokens: int = 0
     num_waits: int = 0
@@ -90,7 +90,7 @@ class Endpoint:
         """The answer to one request, with the optional fields that the server takes. Refused if it refuses
         one of them, EndpointError if there is no answer."""
         body = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens}
-        for each in self.fields.values():
+        for each in self.fields:
             body |= each
         found = self._call("POST", "/completions", body | given)
         answer = _read(found, self.url)
@@ -220,6 +220,10 @@ def _message(value: Any, text: str) -> str:
     return said if len(said) <= SHOWN else said[:SHOWN] + "..."
 
 
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else None
+
+
 def _read(found: dict[str, Any], url: str) -> Answer:
     """The first choice of a completion. EndpointError if it has no text or malformed lists."""
     wrong = EndpointError(f"{url} answers in another form than OpenAI's completions: {ASK}")
@@ -240,8 +244,8 @@ def _read(found: dict[str, Any], url: str) -> Answer:
             None
             if tops is None
             else tuple({str(k): float(v) for k, v in (each or {}).items()} for each in tops),
-            usage.get("completion_tokens"),
-            usage.get("prompt_tokens"),
+            _count(usage.get("completion_tokens")),
+            _count(usage.get("prompt_tokens")),
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise wrong from error

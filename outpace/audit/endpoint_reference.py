@@ -6,15 +6,16 @@ probable tokens after every beginning of a text. Of any other only texts are kno
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import exp
 from typing import Any
 
 import torch
 
 from outpace.audit.endpoint import Answer, Endpoint, EndpointError
+from outpace.audit.probe import SEED, probe
 from outpace.audit.reference import Scored
 from outpace.audit.scored_text import ScoredText
 from outpace.audit.setting import GREEDY, PLAIN, Rounding, Setting
@@ -30,6 +31,7 @@ class EndpointReference:
     endpoint: Endpoint
     rounding: Rounding
     vocab: int = VOCAB
+    _is_probed: bool = False  # whether the fields that it refuses are known
 
     @property
     def name(self) -> str:
@@ -69,16 +71,13 @@ class EndpointReference:
         for row, token in zip(self._rows([*prompt, *tokens])[len(prompt) :], tokens, strict=True):
             # the token itself is listed beside the most probable ones: which columns there are must not
             # depend on what was drawn
-            top = sorted(
-                ((each["logprob"], int(id)) for id, each in row.items() if each["rank"] <= NUM_TOP),
-                reverse=True,
-            )[:NUM_TOP]
-            own = [math.exp(value) for value, _ in top] + [0.0] * (NUM_TOP - len(top))
+            top = sorted((each.log_prob, id) for id, each in row.items() if each.rank <= NUM_TOP)[::-1]
+            top = [*top[:NUM_TOP], *[(float("-inf"), VOCAB)] * (NUM_TOP - len(top))]
+            own, names = [exp(value) for value, _ in top], [id for _, id in top]
             rest = max(0.0, 1 - sum(own))
-            names = [id for _, id in top] + [VOCAB] * (NUM_TOP - len(top))
             probs.append([each / (sum(own) + rest) for each in (*own, rest)])
             ids.append([*names, VOCAB])
-            log_probs.append(row[str(token)]["logprob"])
+            log_probs.append(row[token].log_prob)
             columns.append(names.index(token) if token in names else NUM_TOP)
         known = [token if at < NUM_TOP else VOCAB for token, at in zip(tokens, columns, strict=True)]
         text = ScoredText(
@@ -95,12 +94,12 @@ class EndpointReference:
     def gaps(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[float]:
         rows = self._rows([*prompt, *tokens])[len(prompt) :]
         return [
-            max(each["logprob"] for each in row.values()) - row[str(token)]["logprob"]
+            max(each.log_prob for each in row.values()) - row[token].log_prob
             for row, token in zip(rows, tokens, strict=True)
         ]
 
     def text_gap(self, prompt: str, answer: Answer, max_tokens: int) -> float | None:
-        own = self.endpoint.complete(prompt, max_tokens, **GREEDY.fields)
+        own = self.sample(prompt, GREEDY, max_tokens, 0)
         if own.text == answer.text:
             return 0.0
         if own.words is None or own.tops is None or answer.words is None:
@@ -121,17 +120,35 @@ class EndpointReference:
         return {}
 
     def sample(self, prompt: str, setting: Setting, max_tokens: int, seed: int) -> Answer:
-        given: dict[str, Any] = {"seed": seed} if "seed" not in self.endpoint.refused else {}
+        if not self._is_probed:
+            probe(self.endpoint, prompt, None)
+            self._is_probed = True
+        given: dict[str, Any] = {} if SEED in self.endpoint.refused else {"seed": seed}
         return self.endpoint.complete(prompt, max_tokens, **setting.fields, **given)
 
-    def _rows(self, tokens: list[int]) -> list[Mapping[str, Any]]:
-        """Of each token the log probabilities there, by token id; of the first an empty row."""
+    def _rows(self, tokens: list[int]) -> list[dict[int, _Listed]]:
+        """Of each token those that are listed there, by token id; of the first an empty row. EndpointError if
+        they are not, or not with the token itself."""
         body = {"prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": NUM_TOP}
         found = self.endpoint.post("/completions", body)
         try:
-            rows: list[Mapping[str, Any]] = [each or {} for each in found["choices"][0]["prompt_logprobs"]]
-        except (KeyError, IndexError, TypeError) as error:
+            rows = [_listed(row or {}) for row in found["choices"][0]["prompt_logprobs"]]
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise EndpointError(f"{self.name} gives no log probabilities of a prompt") from error
-        if len(rows) != len(tokens):
-            raise EndpointError(f"{self.name} gives {len(rows)} log probabilities for {len(tokens)} tokens")
+        if len(rows) != len(tokens) or any(
+            token not in row for token, row in zip(tokens[1:], rows[1:], strict=True)
+        ):
+            raise EndpointError(f"{self.name} gives no log probability of some tokens of a prompt")
         return rows
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """A token that a server lists at a position of a prompt."""
+
+    log_prob: float
+    rank: int  # 1: no token is more probable
+
+
+def _listed(row: Mapping[str, Any]) -> dict[int, _Listed]:
+    return {int(id): _Listed(float(each["logprob"]), int(each["rank"])) for id, each in row.items()}

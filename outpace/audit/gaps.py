@@ -41,7 +41,7 @@ class Gaps:
 
     def judge(self, check: Check) -> None:
         """The verdict so far."""
-        told = f"largest gap {self._largest:.2g}, a tie up to {self._tie:.2g}; {self._num_ties} ties"
+        told = f"largest gap {self._largest:.2g}, a tie up to {self._tie:.2g}; ties: {self._num_ties}"
         if self._fault:
             check.verdict, check.detail = FAULT, f"{self._fault}: {told}"
         elif self._num_unknown:

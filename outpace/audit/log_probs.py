@@ -8,6 +8,7 @@ from math import isnan
 from outpace.audit.check import FAULT, NOT_TESTED, PASSED, Check
 from outpace.audit.setting import Rounding
 
+LEAST = 100  # fewest tokens of a verdict other than a fault
 POSITIVE = 1e-6  # a log probability above that is wrong whatever the reference says
 
 
@@ -53,5 +54,7 @@ class LogProbs:
             check.detail = f"{self._zeros} tokens that are not certain have the log probability 0"
         elif largest > rounding.largest or mean > rounding.mean:
             check.verdict, check.detail = FAULT, told
+        elif len(self._deviations) < LEAST:
+            check.detail = f"{len(self._deviations)} tokens are too few: {LEAST} are needed"
         else:
             check.verdict, check.detail = PASSED, told

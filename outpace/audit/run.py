@@ -22,6 +22,7 @@ from outpace.audit.gaps import Gaps
 from outpace.audit.log_probs import LogProbs
 from outpace.audit.mixture_test import MixtureTest, log_mean
 from outpace.audit.pair_test import PairTest
+from outpace.audit.probe import LOG_PROBS, SEED, probe
 from outpace.audit.prompts import ALIKE
 from outpace.audit.reference import Reference, Scored
 from outpace.audit.setting import GREEDY, PLAIN, SAMPLED, Setting
@@ -34,7 +35,7 @@ REPEATED = 4  # rounds over the prompts that are alike
 TESTS = len(SAMPLED) + 4  # statistical ones: samples, under load, strays, repeats, alike
 SUSPICIOUS = 3.0  # standard deviations from which an answer is compared with other prompts
 GREEDY_TEXTS, ALIKE_PROMPTS, LOAD = "greedy texts", "prefixes of prompts", "samples under load"
-STRAYS, REPEATS, LOG_PROBS = "answers to their prompts", "independence of samples", "log probabilities"
+STRAYS, REPEATS, REPORTED = "answers to their prompts", "independence of samples", "log probabilities"
 UNITS = re.compile(r"\w+|\s+|[^\w\s]")
 
 
@@ -78,14 +79,16 @@ class Audit:
         self.stopped = ""  # why the audit ended early
         self._label = GREEDY_TEXTS  # what is being done
         self.same_seed: bool | None = None  # whether one seed gave one text
-        names = [*(f"samples, {each.name}" for each in SAMPLED), LOAD, STRAYS, REPEATS, LOG_PROBS]
+        names = [*(f"samples, {each.name}" for each in SAMPLED), LOAD, STRAYS, REPEATS, REPORTED]
         self.checks = {name: Check(name) for name in (GREEDY_TEXTS, ALIKE_PROMPTS, *names)}
         self._log_probs = LogProbs()
         self._repeats = Repeats()
 
     def run(self) -> list[Check]:
         """All checks. EndpointError if the server or the reference cannot be audited at all."""
-        self._probe()
+        prompt = self._prompts[0]
+        answer, self._as_ids = probe(self.server, prompt, self._ids(prompt))
+        self._check_length(prompt, answer)
         most = self._budget.max_requests
         with progress(most, GREEDY_TEXTS) as self._advance:
             try:
@@ -113,51 +116,24 @@ class Audit:
 
     # what is sent
 
-    def _probe(self) -> None:
-        """Find out which optional fields the server refuses, and whether its tokens are known."""
-        server = self.server
-        neutral = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-        server.fields = {
-            "return_token_ids": {"return_token_ids": True},
-            "logprobs": {"logprobs": 1},
-            "top_k, min_p and repetition_penalty": neutral,
-        }
-        given = {"seed": 1}
-        while True:
-            try:
-                self._complete(self._prompts[0], GREEDY, max_tokens=4, **given)
-                return
-            except Refused as error:
-                said = str(error)
-                names = [*server.fields, *given]
-                named = [name for name in names if any(word in said for word in name.split(", "))]
-                if self._as_ids and "prompt" in said and not named:
-                    self._as_ids = False
-                elif names:
-                    name = (named or names)[0]
-                    server.refused[name] = said
-                    server.fields.pop(name, None)
-                    given.pop(name, None)
-                elif self._as_ids:
-                    self._as_ids = False
-                else:
-                    raise
-
-    def _complete(
-        self, prompt: str, setting: Setting, *, max_tokens: int | None = None, **given: Any
-    ) -> Answer:
+    def _complete(self, prompt: str, setting: Setting, **given: Any) -> Answer:
         if self._budget.is_over:
             raise OutOfTime
         ids = self._ids(prompt)
-        sent = prompt if ids is None or not self._as_ids else ids
-        answer = self.server.complete(sent, max_tokens or self._budget.max_tokens, **setting.fields, **given)
+        sent = ids if ids is not None and self._as_ids else prompt
+        answer = self.server.complete(sent, self._budget.max_tokens, **setting.fields, **given)
+        self._check_length(prompt, answer)
+        self._advance(self._label, 1)
+        return answer
+
+    def _check_length(self, prompt: str, answer: Answer) -> None:
+        """EndpointError if server and reference read different numbers of tokens."""
+        ids = self._ids(prompt)
         if ids is not None and answer.num_prompt_tokens not in (None, len(ids)):
             raise EndpointError(
                 f"{self.server.url} reads {answer.num_prompt_tokens} tokens where the reference reads "
                 f"{len(ids)}: the reference has another tokenizer, give the model that the server serves"
             )
-        self._advance(self._label, 1)
-        return answer
 
     def _ids(self, prompt: str) -> list[int] | None:
         if prompt not in self._encoded:
@@ -166,7 +142,7 @@ class Audit:
 
     def _seed(self, number: int) -> dict[str, int]:
         """A seed of its own for every other request, and none for the rest."""
-        if number % 2 or "seed" in self.server.refused:
+        if number % 2 or SEED in self.server.refused:
             return {}
         return {"seed": self._random.getrandbits(31)}
 
@@ -193,7 +169,7 @@ class Audit:
     def _seeds(self) -> None:
         """Whether one seed gives one text: for information, as no API promises it."""
         self._label = "seeds"
-        if "seed" in self.server.refused:
+        if SEED in self.server.refused:
             return
         first, second = (self._complete(self._prompts[0], PLAIN, seed=7) for _ in range(2))
         self.same_seed = first.text == second.text
@@ -364,8 +340,8 @@ class Audit:
         for check in self.checks.values():
             if check.verdict == NOT_TESTED and not check.detail:
                 check.detail = self.stopped or "too few requests: raise --max-requests"
-        refused = self.server.refused.get("logprobs", "")
-        self._log_probs.judge(self.checks[LOG_PROBS], self.reference.rounding, refused)
+        refused = self.server.refused.get(LOG_PROBS, "")
+        self._log_probs.judge(self.checks[REPORTED], self.reference.rounding, refused)
 
 
 @dataclass
