@@ -90,9 +90,11 @@ class MixtureTest:
         self._learn_tokens(text)
         self._temper(text)
         self.num_tokens += len(text.columns)
-        self.log_evidence = max(self.log_evidence, self._log_mean())
+        self.log_evidence = max(self.log_evidence, self.log_wealth)
 
-    def _log_mean(self) -> float:
+    @property
+    def log_wealth(self) -> float:
+        """Log of the average of all products."""
         means = [torch.logsumexp(each, 0) - log(len(each)) for each in self._logs.values()]
         return float(torch.logsumexp(torch.stack(means), 0)) - log(len(means))
 

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from math import exp, log
+from math import log
 from typing import Any
 
 from outpace.audit.bet import Repeats, Strays
-from outpace.audit.check import FAULT, NOT_TESTED, Check
+from outpace.audit.check import FAULT, NOT_TESTED, PASSED, Check
 from outpace.audit.endpoint import Answer, Endpoint, EndpointError, Refused
 from outpace.audit.gaps import Gaps
 from outpace.audit.log_probs import LogProbs
@@ -140,9 +140,9 @@ class Audit:
             self._encoded[prompt] = self.reference.encode(prompt)
         return self._encoded[prompt]
 
-    def _seed(self, number: int) -> dict[str, int]:
-        """A seed of its own for every other request, and none for the rest."""
-        if number % 2 or SEED in self.server.refused:
+    def _seed(self) -> dict[str, int]:
+        """A seed of its own for half of the requests, and none for the others."""
+        if SEED in self.server.refused or self._random.random() < 0.5:
             return {}
         return {"seed": self._random.getrandbits(31)}
 
@@ -175,39 +175,34 @@ class Audit:
         self.same_seed = first.text == second.text
 
     def _alike(self, rounds: int) -> None:
-        self._label = ALIKE_PROMPTS
-        check = self.checks[ALIKE_PROMPTS]
-        gaps, strays = Gaps(self.reference.rounding.tie), Strays(0.3)
-        test = self._mixture()
-        told = ""
-        for number in range(rounds):
-            for pair in ALIKE:
-                for own, other in (pair, pair[::-1]):
-                    setting = GREEDY if number == 0 else PLAIN
-                    given = {} if number == 0 else self._seed(number)
-                    answer = self._complete(own, setting, **given)
-                    if number == 0:
-                        self._judge_greedy(check, gaps, own, answer)
-                    elif scored := self._scored(own, self.reference.read(answer), PLAIN):
-                        test.observe(scored.text)
-                        likely = self._log_prob(other, scored)
-                        strays.observe(sum(scored.log_probs), [likely])
-                        check.num_texts += 1
-                        check.num_tokens += len(scored.text.columns)
-        evidence = log_mean([test.log_evidence, strays.bet.log_evidence])
-        gaps.judge(check)
-        if check.verdict == FAULT:
+        """Prompts that a prefix cache may mix up, in turns: first at temperature 0, then sampled."""
+        if not rounds:
             return
-        if evidence > self._threshold:
-            check.judge(evidence, self._threshold, strays.finding or test.finding())
-        elif strays.num_texts and strays.nats < self._threshold:
-            told = "the model answers these prompts too much alike"
-        elif not strays.num_texts:
-            told = check.detail or "too few requests, or the distributions of tokens are not known"
-        else:
-            check.p_value = min(1.0, exp(-evidence))
-        if told:
-            check.verdict, check.detail = NOT_TESTED, told
+        self._label = ALIKE_PROMPTS
+        check, gaps = self.checks[ALIKE_PROMPTS], Gaps(self.reference.rounding.tie)
+        pairs = [each for one, other in ALIKE for each in ((one, other), (other, one))]
+        for own, _ in pairs:
+            self._judge_greedy(check, gaps, own, self._complete(own, GREEDY))
+        gaps.judge(check)
+        test, strays, evidence = self._mixture(), Strays(0.3), 0.0
+        for own, other in pairs * (rounds - 1):
+            if check.verdict == FAULT:
+                return
+            answer = self._complete(own, PLAIN, **self._seed())
+            scored = self._scored(own, self.reference.read(answer), PLAIN)
+            if scored is not None:
+                test.observe(scored.text)
+                strays.observe(sum(scored.log_probs), [self._log_prob(other, scored)])
+                check.num_texts += 1
+                check.num_tokens += len(scored.text.columns)
+                evidence = max(evidence, log_mean([test.log_wealth, strays.bet.log_wealth]))
+                told = check.detail
+                check.judge(evidence, self._threshold, strays.finding or test.finding())
+                check.detail = check.detail or told
+        if check.verdict == PASSED and not strays.num_texts:
+            check.verdict, check.detail = NOT_TESTED, "the distributions of tokens are not known"
+        elif check.verdict == PASSED and strays.nats < self._threshold:
+            check.verdict, check.detail = NOT_TESTED, "the model answers these prompts too much alike"
 
     def _sample(self, sampled: Sampled, number: int) -> None:
         """One request of a setting, and one to the reference where that states no distributions."""
@@ -218,7 +213,7 @@ class Audit:
             return
         prompt = self._prompts[number % len(self._prompts)]
         try:
-            answer = self._complete(prompt, setting, **self._seed(number))
+            answer = self._complete(prompt, setting, **self._seed())
         except Refused as error:
             if number:
                 raise
@@ -277,7 +272,7 @@ class Audit:
         count = len(self._prompts)
         prompts = [self._prompts[(number + at) % count] for at in range(STREAMS)]
         settings = [GREEDY] * GREEDY_OF_LOAD + [PLAIN] * (STREAMS - GREEDY_OF_LOAD)
-        seeds = [{} if setting == GREEDY else self._seed(at) for at, setting in enumerate(settings)]
+        seeds = [{} if setting == GREEDY else self._seed() for setting in settings]
         with ThreadPoolExecutor(STREAMS) as pool:
             calls = [
                 pool.submit(self._complete, prompt, setting, **seed)
@@ -288,8 +283,6 @@ class Audit:
         for prompt, setting, answer in zip(prompts, settings, answers, strict=True):
             if setting == GREEDY:
                 self._judge_greedy(Check(""), gaps, prompt, answer)
-                continue
-            if check.verdict == FAULT:
                 continue
             scored = self._judge_sample(check, loaded.sampled, prompt, answer)
             if scored is None:

@@ -17,6 +17,9 @@ from tests.audit.stub import TOKENIZER, Stub, served
 Reply = Callable[[dict[str, Any], Any], Any]
 
 
+WHOLE = ("--endpoint", "http://localhost:1", "--model", "m", "--reference", "r")
+
+
 def run(url: str, reference: str, *more: str, model: str = "stub") -> Any:
     from outpace.cli.app import app
 
@@ -183,6 +186,11 @@ def test_addresses_that_are_right() -> None:
         (("--endpoint", "http://localhost:1"), "--model"),
         (("--endpoint", "http://localhost:1", "--model", "m"), "--reference"),
         (("--model", "m"), "add --endpoint"),
+        (("--api-key", "k"), "add --endpoint"),
+        ((*WHOLE, "--max-tokens", "0"), "at least one token"),
+        ((*WHOLE, "--false-alarms", "2"), "between 0 and 1"),
+        (WHOLE, "cannot be reached"),
+        ((*WHOLE[:-1], "http://localhost:2", "--threads", "1"), "is loaded, not for a server"),
         (("mcsd", "--endpoint", "http://localhost:1"), "methods is for audits of our own methods"),
         (("--all", "--endpoint", "http://localhost:1"), "--all is for audits"),
         (("--samples", "9", "--endpoint", "http://localhost:1"), "--samples is for audits"),

@@ -39,6 +39,8 @@ def audit_endpoint(
     fault, 2 if nothing could be tested. ValueError for a server that cannot be audited."""
     if not 0 < false_alarms < 1:
         raise ValueError(f"--false-alarms is a probability between 0 and 1, not {false_alarms}")
+    if max_tokens < 1:
+        raise ValueError(f"--max-tokens is {max_tokens}; ask for texts of at least one token")
     seconds = min(REQUEST_SECONDS, max_seconds)
     server = Endpoint(address(endpoint, allow_remote, "--endpoint"), model, api_key, seconds)
     server.check_model()

@@ -21,7 +21,7 @@ def check_options(
     names = {"all_": "--all", "prompts": "--prompt", "methods": "methods"}
     flags = [names.get(each, "--" + each.replace("_", "-")) for each in given]
     if endpoint is None:
-        alone = ("model", "reference", "max_requests", "max_seconds", "allow_remote")
+        alone = ("model", "reference", "max_requests", "max_seconds", "allow_remote", "api_key")
         if wrong := next((flag for each, flag in zip(given, flags, strict=True) if each in alone), None):
             raise ValueError(f"{wrong} is for the audit of a server: add --endpoint, or leave it out")
         return
@@ -36,3 +36,7 @@ def check_options(
             "--endpoint needs --reference: the same model as a folder, a name, or the address of a server "
             "without speculation"
         )
+    loading = ("revision", "trust_remote_code", "allow_pickle", "threads")
+    wrong = next((flag for each, flag in zip(given, flags, strict=True) if each in loading), None)
+    if wrong and "://" in reference:
+        raise ValueError(f"{wrong} is for a reference that is loaded, not for a server: leave it out")
