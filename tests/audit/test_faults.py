@@ -126,7 +126,7 @@ def test_any_other_server_is_a_reference_by_its_texts() -> None:
     stub = Stub(kind="words")
     with served(lambda asked, handler: stub.answer(asked)) as url:
         reference = EndpointReference(Endpoint(url, "stub"), ROUNDING["float64"])
-        _, checks = audited(kind="text", reference=reference)
+        _, checks = audited(kind="text", reference=reference, requests=300)
         assert checks["greedy texts"].verdict == PASSED and checks["greedy texts"].num_texts
         assert checks["samples, top_p 0.9"].verdict == PASSED, checks
         assert checks["independence of samples"].verdict == NOT_TESTED
