@@ -78,4 +78,5 @@ def test_nothing_tested_is_exit_code_2() -> None:
 
 def test_the_time_is_limited() -> None:
     result = run("", "--max-seconds", "1", "--max-requests", "100000")
-    assert result.exit_code == 0 and "Ended early: the 1 s are over" in result.stdout
+    # 2: a slow machine has tested nothing by then
+    assert result.exit_code in (0, 2) and "Ended early: the 1 s are over" in result.stdout
