@@ -83,6 +83,7 @@ def main(
     output: Annotated[Path, typer.Option(help="The page.")] = Path("docs/results/audit.md"),
 ) -> None:
     """False alarms and power of the tests of `outpace audit --endpoint`, on simulated servers."""
+    revision = commit()
     recorded = record(TARGET, list(PROMPTS), NUM_TOKENS, SAMPLES)
     rounding = ROUNDING["bfloat16"].ratio
     columns = ("server", "servers", "failed", "95 %", "tokens (median)", "tokens (95 % of them)")
@@ -111,7 +112,7 @@ def main(
         "allowance for bfloat16. The last columns say after how many tokens they failed. What the tests are: "
         "[Audit a server](../audit.md).",
         "",
-        f"Commit {commit()}: `{command}`.",
+        f"Commit {revision}: `{command}`.",
         "",
         markdown(Table("Distributions of tokens known", columns, tuple(tables[False])), 2),
         "",
