@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "outpace"
 # From the bottom up. Each may import itself and everything on the lines before it.
 LEVELS = (
     ("core", "console", "tables", "zoo"),
+    ("cost", "page"),
     ("decode", "sampling", "models", "indexes"),
     ("drafters", "controllers", "verifiers"),
     ("engine",),
@@ -22,6 +23,7 @@ LEVELS = (
     ("training",),
     ("integrations", "serving"),
     ("bench", "audit"),
+    ("plan",),
     ("cli",),
     ("__main__",),
 )

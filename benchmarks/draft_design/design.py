@@ -10,7 +10,10 @@ from torch import Tensor
 
 from benchmarks.draft_design import measurements as m
 from benchmarks.draft_design.measurements import Candidate, Decoded
-from benchmarks.draft_design.prediction import (
+from outpace.console import progress
+from outpace.core.contracts import Target
+from outpace.core.sampling_params import SamplingParams
+from outpace.cost.step_time import (
     Choice,
     Needed,
     StepTime,
@@ -18,9 +21,7 @@ from benchmarks.draft_design.prediction import (
     expected_tokens,
     relative_error,
 )
-from outpace.console import progress
-from outpace.core.contracts import Target
-from outpace.core.sampling_params import SamplingParams
+from outpace.plan.steps import ROUNDS
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def run_design(
     reference, tested = candidates[0], candidates[-1]
     checked = {reference.name: reference, tested.name: tested}
     trained = [each for each in candidates if each.trained]
-    total = len(batches) * (m.num_timed(len(candidates), lengths, repeats) + m.ROUNDS * (1 + len(checked)))
+    total = len(batches) * (m.num_timed(len(candidates), lengths, repeats) + ROUNDS * (1 + len(checked)))
     rows: list[Row] = []
     plain: dict[int, float] = {}
     checks: list[Check] = []

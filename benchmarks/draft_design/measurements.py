@@ -7,29 +7,26 @@ be that of all. Steps of another model and length test the prediction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import mean, median
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from benchmarks.draft_design.prediction import StepTime
-from outpace.bench.measure.forward_cost import CostCurve, measure_forwards
-from outpace.bench.measure.metrics import reads_prompts
+from outpace.bench.measure.forward_cost import measure_forwards
 from outpace.controllers.fixed import Fixed
-from outpace.core.context import Context
-from outpace.core.contracts import Parts, Plan, Step, Target, Want
+from outpace.core.contracts import Parts, Target
 from outpace.core.sampling_params import SamplingParams
+from outpace.cost.cost_curve import CostCurve
+from outpace.cost.step_time import StepTime
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.no_draft import NoDraft
-from outpace.engine.engine import Engine
 from outpace.models.hf.reshaped import mlp_size, reshaped
 from outpace.models.hf.target import HFTarget
+from outpace.plan.steps import decoded_counts, steps_in_turn
 from outpace.verifiers.rejection import Rejection
-
-ROUNDS = 7  # timed steps of each length
 
 
 @dataclass(frozen=True)
@@ -104,27 +101,6 @@ def num_timed(num_candidates: int, lengths: Sequence[int], repeats: int) -> int:
     return (num_candidates + len({1, *(length + 1 for length in lengths)})) * repeats
 
 
-class Cycle:
-    """Implementation of core.contracts.Controller: chains of each of these lengths in turn."""
-
-    want = Want()
-    plans_across_rows = False
-
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self._lengths, self._num_plans = lengths, 0
-
-    def plan(self, ctx: Context) -> Plan:
-        length = self._lengths[self._num_plans % len(self._lengths)]
-        self._num_plans += 1
-        return Plan((length,) * len(ctx.slots))
-
-    def observe(self, step: Step) -> None:
-        """Does nothing: the plan follows from the number of the step."""
-
-    def release(self, slots: Sequence[int]) -> None:
-        """Does nothing: no state is kept per request."""
-
-
 def step_times(
     target: Target,
     drafts: Mapping[str, tuple[Target | None, Sequence[int]]],  # name -> draft model, draft lengths
@@ -134,48 +110,20 @@ def step_times(
     sampling: SamplingParams,
     after: Callable[[], None] = lambda: None,
 ) -> dict[str, dict[int, float]]:
-    """Median seconds of decoding steps by name and draft length; without a draft model the length is 0. The
-    names take turns, all lengths in each; the first step of a turn comes after another model's and is not
-    timed. ValueError if answers are too short for whole drafts."""
-    longest = max(length for _, lengths in drafts.values() for length in lengths)
-    if sampling.max_tokens < 2 * longest + 2:
-        raise ValueError(f"drafts of {longest} tokens need max_tokens of at least {2 * longest + 2}")
-    running = {name: _steps(target, *given, prompts, rows, sampling) for name, given in drafts.items()}
-    found = {name: {length: list[float]() for length in lengths} for name, (_, lengths) in drafts.items()}
-    for _ in range(ROUNDS):
-        for name, steps in running.items():
-            next(steps)
-            for _ in drafts[name][1]:
-                length, seconds = next(steps)
-                found[name][length].append(seconds)
-            after()
-    for steps in running.values():
-        steps.close()
-    return {name: {n: median(times) for n, times in each.items()} for name, each in found.items()}
+    """Median seconds of decoding steps by name and draft length; without a draft model the length is 0.
+    ValueError if answers are too short for whole drafts."""
+    methods = {
+        name: (_parts(target, draft, lengths[0]), lengths) for name, (draft, lengths) in drafts.items()
+    }
+    found = steps_in_turn(methods, prompts, rows=rows, sampling=sampling, after=after)
+    return {
+        name: {n: median([step.seconds for step in found[name] if step.length == n]) for n in lengths}
+        for name, (_, lengths) in drafts.items()
+    }
 
 
-def _steps(
-    target: Target,
-    draft: Target | None,
-    lengths: Sequence[int],
-    prompts: Sequence[Tensor],
-    rows: int,
-    sampling: SamplingParams,
-) -> Generator[tuple[int, float], None, None]:
-    """Draft length and seconds of each step that reads no prompt, in which all rows have whole drafts. Texts
-    that end are followed by others."""
-    drafter = NoDraft() if draft is None else DraftModel(draft)
-    parts, number = Parts(target, drafter, Rejection(), Cycle(lengths)), 0
-    while True:
-        texts = [prompts[(number + row) % len(prompts)] for row in range(rows)]
-        params = [replace(sampling, seed=number + row, stop=()) for row in range(rows)]
-        number += rows
-        for step in Engine.of(parts, texts, params).steps():
-            if reads_prompts(step) or len(step.ctx.slots) < rows:
-                continue
-            if min(step.ctx.max_draft_depth) >= max(lengths):
-                seconds = sum(each for part, each in step.seconds.items() if part != "caller")
-                yield (len(step.draft.tree) - rows) // rows, seconds
+def _parts(target: Target, draft: Target | None, length: int) -> Parts:
+    return Parts(target, NoDraft() if draft is None else DraftModel(draft), Rejection(), Fixed(length))
 
 
 @dataclass(frozen=True)
@@ -197,19 +145,10 @@ def acceptance_by_position(
 ) -> Decoded:
     """How often each position of drafts of `length` tokens is accepted, decoding each prompt alone. A
     position that was never reached has rate 0."""
-    accepted, tested = [0] * length, [0] * length
-    for number, prompt in enumerate(prompts):
-        parts = Parts(target, DraftModel(draft), Rejection(), Fixed(length))
-        params = replace(sampling, seed=sampling.seed + number)
-        for step in Engine.of(parts, [prompt], [params]).steps():
-            forest = step.draft.tree.forest
-            kept, drafted = forest.depths[step.verdict.leaf[0]], len(forest) - 1
-            for position in range(min(kept + 1, drafted)):
-                tested[position] += 1
-                accepted[position] += position < kept
-        after()
-    rates = tuple(count / max(1, total) for count, total in zip(accepted, tested, strict=True))
-    return Decoded(rates, tuple(tested))
+    counts = decoded_counts(_parts(target, draft, length), prompts, sampling, after=after)
+    tested = tuple(counts.offered_at[position] for position in range(1, length + 1))
+    accepted = (counts.accepted_at[position] for position in range(1, length + 1))
+    return Decoded(tuple(of / max(1, total) for of, total in zip(accepted, tested, strict=True)), tested)
 
 
 def context_length(prompts: Sequence[Tensor], max_tokens: int) -> int:

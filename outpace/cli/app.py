@@ -14,6 +14,7 @@ from outpace.cli.commands import (
     index,
     list_methods,
     new,
+    plan,
     replay,
     serve,
     show,
@@ -56,6 +57,7 @@ app.command("serve", cls=serve.ServeCommand, context_settings={"max_content_widt
 app.command("list")(list_methods.list_methods)
 app.command("show")(show.show)
 app.command("vote", cls=vote.VoteCommand)(vote.vote)
+app.command("plan")(plan.plan)
 app.command("bench")(bench.bench)
 app.command("audit")(audit.audit)
 app.command("train")(train.train)

@@ -9,11 +9,11 @@ import numpy
 
 from outpace.controllers.acceptance_rates import AcceptanceRates
 from outpace.controllers.draft_choices import DraftChoices
-from outpace.controllers.linear_cost import Numbers
 from outpace.controllers.step_cost import StepCost
 from outpace.controllers.token_acceptance import TokenAcceptance
 from outpace.core.context import Context
 from outpace.core.contracts import Forest, Frontier, Plan, Shape, Step, Want
+from outpace.cost.linear_cost import Numbers
 
 FIRST_DEPTHS = (1.0, 0.5, 0.25, 1.0)  # shares of the largest depth in the first steps
 MIN_GAIN = 1.02  # least predicted ratio to plain decoding of a step with drafts

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import numpy
 from numpy.typing import NDArray
 
-from outpace.controllers.linear_cost import Numbers
-from outpace.controllers.step_cost import StepCost, padded
+from outpace.controllers.step_cost import StepCost
 from outpace.core.context import Context
 from outpace.core.contracts import PathScores, Plan, Step, Want
+from outpace.cost.linear_cost import Numbers
+from outpace.cost.padding import padded
 
 # In the first steps nothing is known about times, so tree sizes are fixed. Step i drafts the i-th share of
 # `num_nodes` draft tokens, and extends that share of the paths of each level. The shares differ, so that the

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy
 
-from outpace.controllers.linear_cost import Numbers
+from outpace.cost.linear_cost import Numbers
 
 
 class DraftChoices:

@@ -17,13 +17,13 @@ class Fixed:
     plans_across_rows = False
 
     def __init__(self, draft: int | Shape) -> None:
-        self._shape = draft if isinstance(draft, Shape) else None
-        self._depth = draft.depth if isinstance(draft, Shape) else draft
-        if self._depth < 0:
-            raise ValueError(f"depth is {self._depth}; use 0 for no speculation or a positive number")
+        self.shape = draft if isinstance(draft, Shape) else None
+        self.depth = draft.depth if isinstance(draft, Shape) else draft
+        if self.depth < 0:
+            raise ValueError(f"depth is {self.depth}; use 0 for no speculation or a positive number")
 
     def plan(self, ctx: Context) -> Plan:
-        return Plan((self._depth,) * len(ctx.slots), self._shape)
+        return Plan((self.depth,) * len(ctx.slots), self.shape)
 
     def observe(self, step: Step) -> None:
         """Does nothing: the plan never changes."""

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy
 
-from outpace.controllers.linear_cost import LinearCost, Numbers, rounded
 from outpace.core.contracts import Step
+from outpace.cost.linear_cost import LinearCost, Numbers, rounded
+from outpace.cost.padding import padded
 
 MIN_TIMES = 3  # recent forwards of one size without which it is unknown
 NUM_TIMES = 15  # last forwards of one size that count
@@ -170,12 +171,3 @@ class StepCost:
     def reading(self, tokens: Numbers) -> Numbers:
         """Predicted seconds in which the draft model reads `tokens` committed tokens before it drafts."""
         return self._draft.coefficients[2] * tokens
-
-
-def padded(tokens: Numbers, sizes: Numbers) -> Numbers:  # (M,), (S,) -> (M,)
-    """Numbers of tokens that forwards over `tokens` tokens compute, padding included; `sizes` as in
-    core.contracts.Target.sizes. A single tree above the last size is padded more, which is left out here."""
-    if not len(sizes):
-        return tokens
-    rest = tokens % sizes[-1]
-    return tokens - rest + numpy.where(rest > 0, sizes[numpy.searchsorted(sizes[:-1], rest)], 0)

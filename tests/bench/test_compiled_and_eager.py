@@ -13,7 +13,7 @@ from torch import Tensor
 from outpace.bench.measure.acceptance_bound import AcceptanceBound
 from outpace.bench.measure.bootstrap import Interval
 from outpace.bench.measure.contender import COMPILED, EAGER, RunOutcome
-from outpace.bench.measure.forward_cost import CostCurve, Timings
+from outpace.bench.measure.forward_cost import Timings
 from outpace.bench.measure.ideal import DRAFT, TARGET, ideal_seconds
 from outpace.bench.measure.measurement import Measurement
 from outpace.bench.measure.metrics import Counts, StepCost, StepRecord
@@ -25,6 +25,7 @@ from outpace.bench.report.report import to_json, to_markdown
 from outpace.bench.report.summary import ALL, VARIED, ResultRow
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
+from outpace.cost.cost_curve import CostCurve
 from outpace.tables import markdown
 
 ITS_OWN = {COMPILED: (10, 11, 12), EAGER: (20, 21, 22)}  # how the two modes' texts end

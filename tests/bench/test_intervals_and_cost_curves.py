@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.means import mean_interval
 from outpace.bench.measure.bootstrap import Interval, median_interval
-from outpace.bench.measure.forward_cost import IN_A_ROW, CostCurve, measure_forwards
+from outpace.bench.measure.forward_cost import IN_A_ROW, measure_forwards
 from outpace.core.contracts import Scores, TokenTree
+from outpace.cost.cost_curve import CostCurve
 from outpace.models.table import TableTarget
 
 

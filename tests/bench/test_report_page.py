@@ -75,7 +75,7 @@ def text(name: str) -> str:
     return ("<b> slow" if name == "slow" else "the same") * 80
 
 
-def test_the_chart_over_everything_is_on_top_and_the_rest_folded() -> None:
+def test_the_advice_is_on_top_then_chart_and_table_over_everything_and_the_rest_folded() -> None:
     found = measured()
     page = to_html(found, found.rows())
     places = [
@@ -83,8 +83,13 @@ def test_the_chart_over_everything_is_on_top_and_the_rest_folded() -> None:
     ]
     assert places == sorted(places) and places[-1] < page.index('<div class="bars">') < page.index("<details")
     assert page.count("<details>") == page.count("</details>") == 3 + 1  # parts, and a sample
-    assert "<table" not in page[: page.index("<details>")] and "<details open" not in page
-    assert "2.00 (2.00-2.00)" in page and "<b>" not in page
+    top = page[: page.index("<details>")]
+    assert top.count("<table") == 1 and top.index("<table") > top.index('<div class="bars">')
+    assert re.findall(r"<td>([^<]*)</td>", top)[5:8] == ["fast", "2.00 (2.00-2.00)", "640.0"]
+    body = page[page.index("<body>") :]
+    first = body.index("<h1>Recommendation: use fast")
+    assert first < min(body.index("<h2"), body.index("<pre"))
+    assert "<b>" not in page
     assert re.findall(r"width: ([\d.]+)%; background", page)[:3] == ["50.0", "100.0", "25.0"]
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from outpace.bench.measure.acceptance_bound import AcceptanceBound
 from outpace.bench.measure.contender import RunOutcome
-from outpace.bench.measure.forward_cost import CostCurve
 from outpace.bench.measure.metrics import Counts, StepRecord
 from outpace.bench.measure.recommend import MethodChoice, recommend
 from outpace.bench.measure.run import EncodedPrompt, Run, Trial
@@ -21,6 +20,7 @@ from outpace.bench.report.tables import TOO_FEW, notes, tables
 from outpace.console import progress
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest
+from outpace.cost.cost_curve import CostCurve
 from outpace.tables import markdown, print_tables
 
 VARIETY, LOOP = tuple(range(40)), (7,) * 40

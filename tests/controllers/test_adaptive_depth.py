@@ -11,8 +11,8 @@ import pytest
 from outpace.controllers.acceptance_rates import AcceptanceRates
 from outpace.controllers.adaptive_depth import AdaptiveDepth
 from outpace.controllers.fixed import Fixed
-from outpace.controllers.linear_cost import MAX_SIZES, LinearCost, Numbers, rounded
 from outpace.controllers.step_cost import ASSUMED_GROWTH, MIN_TIMES, MeasuredStep, StepCost
+from outpace.cost.linear_cost import MAX_SIZES, LinearCost, Numbers, rounded
 from tests.controllers.simulated_load import Costs, Load
 from tests.tiers import slow
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy
 
-from outpace.controllers.linear_cost import Numbers
 from outpace.controllers.match_rates import MatchRates
+from outpace.cost.linear_cost import Numbers
 
 
 def reached(rates: MatchRates, slot: int, matched: int) -> Numbers:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from outpace.bench.measure.best_shape import best_shape
 from outpace.core.tree import Shape
+from outpace.cost.best_shape import best_shape
 
 RATES = [0.6, 0.2, 0.1]
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from benchmarks.draft_design import measurements as measure
 from benchmarks.draft_design.__main__ import main
-from outpace.bench.measure.forward_cost import CostCurve
+from outpace.cost.cost_curve import CostCurve
 from outpace.recipes import RecipeError, get
 
 APP = typer.Typer(pretty_exceptions_enable=False)

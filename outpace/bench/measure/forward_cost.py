@@ -1,9 +1,7 @@
-"""The cost of a forward: a target's measured seconds as a monotone function of the number of nodes per
-row."""
+"""Times forwards of models by the number of nodes per row."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -11,37 +9,13 @@ from time import perf_counter
 from typing import TypeVar
 
 import torch
-from scipy.optimize import isotonic_regression
 
 from outpace.core.contracts import Cache, Forest, Prompt, Target, TokenTree, Want
+from outpace.cost.cost_curve import CostCurve
 
 SIZES = (1, 2, 4, 8, 16, 32)
 IN_A_ROW = 3  # consecutive forwards of one size
 Name = TypeVar("Name", bound=Hashable)
-
-
-class CostCurve:
-    """Seconds of one forward by nodes per row: linear interpolation between monotone points, extrapolated
-    beyond the last."""
-
-    def __init__(self, points: Mapping[int, float]) -> None:
-        if not points or min(points) < 1:
-            raise ValueError("a cost curve needs at least one point, of at least one node")
-        self.sizes = sorted(points)
-        # more nodes do not take less time: the nearest non-decreasing values
-        self.seconds: list[float] = isotonic_regression([points[size] for size in self.sizes]).x.tolist()
-
-    def __call__(self, nodes: float) -> float:
-        sizes, seconds = self.sizes, self.seconds
-        if len(sizes) == 1 or nodes <= sizes[0]:
-            return seconds[0]
-        right = min(bisect_left(sizes, nodes), len(sizes) - 1)
-        slope = (seconds[right] - seconds[right - 1]) / (sizes[right] - sizes[right - 1])
-        return seconds[right - 1] + slope * (nodes - sizes[right - 1])
-
-    def to_json(self) -> dict[str, float]:
-        """Nodes per row -> milliseconds."""
-        return {str(size): 1000 * value for size, value in zip(self.sizes, self.seconds, strict=True)}
 
 
 @dataclass

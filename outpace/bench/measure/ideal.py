@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outpace.bench.measure.forward_cost import CostCurve
 from outpace.bench.measure.metrics import StepCost
 from outpace.bench.measure.run import Run
+from outpace.cost.cost_curve import CostCurve
 
 TARGET, DRAFT = "target", "draft"
 Costs = Mapping[tuple[str, str], CostCurve]  # (TARGET or DRAFT, mode) -> cost curve

@@ -11,12 +11,10 @@ from typing import Any
 
 from outpace.bench.measure.acceptance_bound import AcceptanceBound, acceptance_bounds
 from outpace.bench.measure.best_setting import BestSetting
-from outpace.bench.measure.best_shape import Choice as TreeChoice
-from outpace.bench.measure.best_shape import best_shape
 from outpace.bench.measure.bootstrap import Interval
 from outpace.bench.measure.contender import EAGER, Contender, PeerRefused
 from outpace.bench.measure.disturbance import disturbance
-from outpace.bench.measure.forward_cost import CostCurve, Timings, measure_forwards
+from outpace.bench.measure.forward_cost import Timings, measure_forwards
 from outpace.bench.measure.ideal import DRAFT, TARGET
 from outpace.bench.measure.recommend import MethodChoice, Recommendation, nothing, recommend
 from outpace.bench.measure.run import EncodedPrompt, Run, batches, interleave, reason, trials, warm_up
@@ -24,6 +22,9 @@ from outpace.bench.report.model_tables import forward_costs, preparation
 from outpace.bench.report.summary import VARIED, ResultRow, headline, summarise
 from outpace.core.contracts import Target
 from outpace.core.sampling_params import SamplingParams
+from outpace.cost.best_shape import Choice as TreeChoice
+from outpace.cost.best_shape import best_shape
+from outpace.cost.cost_curve import CostCurve
 from outpace.models.threads import load
 from outpace.tables import Table
 

@@ -9,6 +9,7 @@ requests, one at a time in this order; for sampled texts they equal those of sam
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,9 @@ class ReplayResult:
             "acceptance_rate": counts.accepted / counts.drafted if counts.drafted else None,
             "drafted_per_step": counts.drafted / max(1, counts.row_steps),
             "drafting_steps": counts.draft_row_steps / max(1, counts.row_steps),
+            # shares of all steps with a draft token at each position, and with an accepted one
+            "drafted_by_position": _shares(counts.drafted_at, counts.row_steps),
+            "accepted_by_position": _shares(counts.accepted_at, counts.row_steps),
             "steps": counts.row_steps,
             "drafted": counts.drafted,
             "accepted": counts.accepted,
@@ -88,6 +92,10 @@ class ReplayResult:
             "milliseconds_drafting_per_step": 1000
             * median(self.seconds),  # median: the first step may compile numba loops
         }
+
+
+def _shares(at: Counter[int], steps: int) -> list[float]:
+    return [at[position] / max(1, steps) for position in range(1, max(at, default=0) + 1)]
 
 
 def read(path: Path, encode_prompt: Encode, encode: Encode, vocab: int) -> list[RecordedText]:

@@ -1,5 +1,5 @@
 """The results of a benchmark as one self-contained HTML page: the recommendation and how to use it, a chart
-of the speedups over everything, then charts and tables of each workload and temperature, folded."""
+and a table of everything, then charts and tables of each workload and temperature, folded."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
-
 from outpace.bench.measure.contender import COMPILED, EAGER
 from outpace.bench.measure.measurement import Measurement
 from outpace.bench.report.samples import samples
 from outpace.bench.report.summary import ResultRow, headline
 from outpace.bench.report.tables import heading, notes, number, percent, tables, with_interval
 from outpace.bench.report.usage import commands
+from outpace.page.templates import render
+from outpace.tables import Table
 
-TEMPLATES = Environment(loader=PackageLoader("outpace.bench.report"), autoescape=True)
+DECISION = ("method", "speedup (95 %)", "tokens/s", "tokens per step", "output")
 OURS, EAGER_OURS, PEER = "#3a7d44", "#9cc3a3", "#c3c9d1"  # colours of bars
 
 
@@ -49,6 +49,18 @@ def bars(rows: Sequence[ResultRow]) -> list[Bar]:
     ]
 
 
+def decision(row: ResultRow) -> tuple[str, ...]:
+    """A row of the table below the chart."""
+    counts = row.counts
+    return (
+        row.contender,
+        with_interval(row.speedup),
+        number(row.tokens_per_second.median, 1),
+        number(counts.mean_acceptance_length if counts else None),
+        "the target's" if row.lossless else "changed",
+    )
+
+
 def overview(measurement: Measurement, rows: Sequence[ResultRow]) -> dict[str, Any] | None:
     """The chart on top, of the rows that the recommendation is based on; None if there is nothing to show."""
     decisive = measurement.decisive(rows)
@@ -59,6 +71,7 @@ def overview(measurement: Measurement, rows: Sequence[ResultRow]) -> dict[str, A
     workload = "all workloads" if decisive[0].workload == "all" else decisive[0].workload
     return {
         "heading": f"Speedups: {heading(workload, decisive[0].temperature)}",
+        "table": Table("The same in numbers", DECISION, tuple(map(decision, decisive))),
         "bars": shown,
         "spread": percent(max(widths, default=None)),
         "two_modes": {COMPILED, EAGER} <= {row.mode for row in decisive},
@@ -87,11 +100,15 @@ def to_html(measurement: Measurement, rows: Sequence[ResultRow]) -> str:
     )
     settings, disturbance = measurement.settings, measurement.disturbance
     title = f"Speculative decoding methods side by side: {settings.get('target', 'target')}"
-    return TEMPLATES.get_template("report.html").render(
+    *answers, advice = measurement.answers(rows)
+    return render(
+        "outpace.bench.report",
+        "report.html",
         title=title,
+        advice=f"No speed on this page can be relied on: {disturbance}." if disturbance else advice,
         interrupted=interrupted,
         disturbance=disturbance,
-        answers=[each for each in measurement.answers(rows) if not (disturbance and disturbance in each)],
+        answers=answers,
         commands=commands(measurement, rows),
         overview=overview(measurement, rows),
         samples=samples(measurement, rows),

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outpace.bench.measure.forward_cost import CostCurve
 from outpace.bench.report.tables import number
+from outpace.cost.cost_curve import CostCurve
 from outpace.tables import Table
 
 

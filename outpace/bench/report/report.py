@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from outpace.bench.measure.best_shape import Choice as TreeChoice
 from outpace.bench.measure.measurement import Measurement
 from outpace.bench.measure.run import Run
 from outpace.bench.report.summary import SELECTIONS, ResultRow
 from outpace.bench.report.tables import notes, tables
 from outpace.bench.report.usage import commands
+from outpace.cost.best_shape import Choice as TreeChoice
 from outpace.tables import markdown
 
 SCHEMA = "outpace-bench/2"

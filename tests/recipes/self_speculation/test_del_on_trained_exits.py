@@ -20,8 +20,8 @@ from torch import Tensor
 import outpace
 from outpace.api.model import Model
 from outpace.api.prompts import encode
-from outpace.controllers.linear_cost import Numbers
 from outpace.core.sampling_params import SamplingParams
+from outpace.cost.linear_cost import Numbers
 from outpace.decode import Session
 from outpace.models.slim.make import exit_logits
 from outpace.recipes.self_speculation.del_decoding import exit_choice

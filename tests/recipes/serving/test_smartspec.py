@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from outpace.controllers.adaptive_depth import FIRST_DEPTHS, AdaptiveDepth
-from outpace.controllers.linear_cost import Numbers
 from outpace.controllers.step_cost import StepCost
 from outpace.core.claim import Drawn
 from outpace.core.contracts import (
@@ -29,6 +28,7 @@ from outpace.core.contracts import (
     Want,
 )
 from outpace.core.sampling_params import SamplingParams
+from outpace.cost.linear_cost import Numbers
 from outpace.decode import Session
 from outpace.drafters.compose.planned_rows import PlannedRows
 from outpace.drafters.model.draft_model import DraftModel

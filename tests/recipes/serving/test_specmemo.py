@@ -14,10 +14,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from outpace.api.settings import resolve_settings
-from outpace.controllers.linear_cost import Numbers
 from outpace.controllers.step_cost import StepCost
 from outpace.core.contracts import Context, Parts, Plan, Shape, Step
 from outpace.core.sampling_params import SamplingParams
+from outpace.cost.linear_cost import Numbers
 from outpace.decode import Session
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.eager.contiguous_cache import BLOCK, ContiguousCache

@@ -13,9 +13,9 @@ import numpy
 import torch
 from torch import Tensor
 
-from outpace.controllers.linear_cost import Numbers
 from outpace.core.context import Context
 from outpace.core.contracts import Frontier, Plan, Scores, Step, Want
+from outpace.cost.linear_cost import Numbers
 
 PROMPT_POSITIONS = 8  # last positions of a part of a prompt that are looked at
 KEEP = 0.95  # share of the evidence that is kept per step

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy
 
-from outpace.controllers.linear_cost import Numbers
 from outpace.controllers.step_cost import StepCost
 from outpace.core.context import Context
 from outpace.core.contracts import Step
+from outpace.cost.linear_cost import Numbers
 
 FIRST_DEPTHS = (1.0, 0.5, 0.25, 0.0)  # shares of the depths in the first drafts, so that times differ
 LEAST_SECONDS = 1e-9  # of a step

@@ -69,9 +69,16 @@ class LinearCost:
         ages = numpy.array([self._num_records - each.at for each in cells])
         times = numpy.array([max(each.typical, 1e-9) for each in cells])
         weights = 1 / (1 + ages / HALF_LIFE)
-        weighted = numpy.array([each.quantities for each in cells]) * (weights / times)[:, None]
-        scale = numpy.maximum(weighted.max(0), 1e-30)
-        self.coefficients = nnls(weighted / scale, weights)[0] / scale
+        quantities = numpy.array([each.quantities for each in cells])
+        self.coefficients = non_negative_fit(quantities, times, weights / times)
+
+
+def non_negative_fit(quantities: Numbers, values: Numbers, weights: Numbers) -> Numbers:  # (M, K), (M,), (M,)
+    """(K,) coefficients, none below 0, with which the quantities come closest to the values: least squares of
+    the weighted differences."""
+    weighted = quantities * weights[:, None]
+    scale = numpy.maximum(numpy.abs(weighted).max(0), 1e-30)
+    return nnls(weighted / scale, values * weights)[0] / scale
 
 
 def rounded(quantity: float) -> int:

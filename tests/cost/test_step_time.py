@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.draft_design.prediction import (
+from outpace.cost.step_time import (
     Choice,
     Needed,
     StepTime,

@@ -1,0 +1,1 @@
+"""`outpace plan`: whether speculation will pay, before anything is bought or trained."""
