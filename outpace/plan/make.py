@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 import torch
@@ -94,7 +95,10 @@ def plan_for(asked: Asked, device: Hardware | None, loading: Mapping[str, Any]) 
             "a configuration alone can be planned for, but not measured: give --hardware (or --bandwidth "
             "and --flops) and --acceptance, or a target with weights"
         )
-    return _with_models(asked, device, given, loading)
+    model = load(
+        asked.target, dtype=asked.dtype, weights=asked.weights, draft_weights=asked.draft_weights, **loading
+    )
+    return plan_with(model, asked, device, given)
 
 
 def _given(asked: Asked) -> dict[str, list[GivenAcceptance]]:
@@ -216,17 +220,14 @@ class _Part:
         return self.given.ranks if self.given else self.found.ranks
 
 
-def _with_models(
+def plan_with(
+    model: Model,
     asked: Asked,
-    device: Hardware | None,
-    given: Mapping[str, Sequence[GivenAcceptance]],
-    loading: Mapping[str, Any],
+    device: Hardware | None = None,
+    given: Mapping[str, Sequence[GivenAcceptance]] = MappingProxyType({}),
 ) -> Plan:
     """The plan with loaded models, whose acceptance is measured unless it is given, and whose forwards are
     measured unless there is a device of the table."""
-    model = load(
-        asked.target, dtype=asked.dtype, weights=asked.weights, draft_weights=asked.draft_weights, **loading
-    )
     opener, target = ModelOpener(model), model.target
     named = _methods(asked, given)
     built = measuring.build(
