@@ -16,6 +16,7 @@ import json as jsons
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -58,15 +59,20 @@ Option = typer.Option
 
 @dataclass
 class Speed:
-    """Steps of one method with all rows."""
+    """Steps of one method with all rows. Those with as many draft tokens count by their median time, so that
+    a step in which another program took the CPU does not."""
 
     tokens: int = 0
-    seconds: float = 0.0
-    steps: int = 0
+    seconds: dict[int, list[float]] = field(default_factory=dict[int, "list[float]"])  # by draft tokens
+
+    @property
+    def steps(self) -> int:
+        return sum(map(len, self.seconds.values()))
 
     @property
     def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
+        total = sum(len(each) * median(each) for each in self.seconds.values())
+        return self.tokens / total if total else 0.0
 
 
 @dataclass(frozen=True)
@@ -112,8 +118,9 @@ def decoding(
     while (step := engine.step()) is not None:
         if len(step.ctx.slots) == rows and not reads_prompts(step) and at % IN_A_ROW:
             speed.tokens += sum(map(len, step.generated))
-            speed.seconds += sum(float(each) for part, each in step.seconds.items() if part != "caller")
-            speed.steps += 1
+            drafted = len(step.draft.tree) - rows
+            seconds = sum(float(each) for part, each in step.seconds.items() if part != "caller")
+            speed.seconds.setdefault(drafted, []).append(seconds)
         for _ in engine.new_tokens(step):
             pass
         if step.finished and not waiting:
@@ -199,7 +206,6 @@ def cells(
 
 def write_prompts(file: Path, items: Sequence[Any]) -> None:
     """Write prompts as `load_items` reads them."""
-    import json
 
     lines = [
         {"id": item.id, "turns": item.turns} if item.chat else {"id": item.id, "prompt": item.turns[0]}

@@ -427,6 +427,7 @@ def _acceptance_sentence(asked: Asked, parts: Sequence[_Part], num_prompts: int)
     if not tested:
         return []
     return [
-        f"acceptance, on {num_prompts} prompts of {asked.prompts} with up to {asked.max_tokens} new tokens "
-        f"each at temperature {asked.temperature:g}; draft tokens that were tested: {tested}."
+        f"acceptance, on {num_prompts} prompt{'s' * (num_prompts > 1)} of {asked.prompts} with up to "
+        f"{asked.max_tokens} new tokens each at temperature {asked.temperature:g}; draft tokens that were "
+        f"tested: {tested}."
     ]

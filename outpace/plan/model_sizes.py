@@ -179,8 +179,7 @@ def open_head(name: str, target: Any) -> Head:
         raise ValueError(
             f"{folder} holds no draft head: give one of `outpace train`, or one of {', '.join(methods)}"
         )
-    with torch.device("meta"):
-        return found[1].read(config, tensors, target)[0]
+    return found[1].read(config, tensors, target)[0]
 
 
 def head_size(head: Head, target: Skeleton, like: ModelSize) -> HeadSize:
