@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import typer
 from torch import Tensor
 
+from benchmarks.means import Mean, mean_interval
 from outpace.api.model import Model, load
 from outpace.api.opener import ModelOpener
 from outpace.api.settings import end_tokens
@@ -222,6 +223,15 @@ def speedup(plan: Plan, method: PlannedMethod, rows: int, length: int) -> float:
     return choice.speed * found.plain_seconds
 
 
+def share(of: Sequence[Cell], right: Sequence[bool]) -> Mean:
+    """The share of cells that are right, with its interval: those of one method and set of prompts go
+    together."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for cell, is_right in zip(of, right, strict=True):
+        groups.setdefault((cell.workload, cell.method), []).append(float(is_right))
+    return mean_interval(list(groups.values()))
+
+
 def shares(found: Sequence[Cell]) -> list[dict[str, Any]]:
     """Shares of cells whose prediction is right, of all and by batch size and method."""
     groups: dict[str, list[Cell]] = {"all": list(found)}
@@ -233,9 +243,10 @@ def shares(found: Sequence[Cell]) -> list[dict[str, Any]]:
         {
             "cells_of": name,
             "cells": len(group),
-            "within": sum(abs(each.error) <= WITHIN for each in group) / len(group),
-            "within_from_same_prompts": sum(abs(each.error_from_same_prompts) <= WITHIN for each in group)
-            / len(group),
+            "within": asdict(share(group, [abs(each.error) <= WITHIN for each in group])),
+            "within_from_same_prompts": asdict(
+                share(group, [abs(each.error_from_same_prompts) <= WITHIN for each in group])
+            ),
             "largest_error": max((each.error for each in group), key=abs),
             "right_side": sum((each.predicted > 1) == (each.measured > 1) for each in group) / len(group),
         }
@@ -272,8 +283,8 @@ def to_tables(found: Sequence[Cell], rows: Sequence[Mapping[str, Any]]) -> list[
         (
             str(row["cells_of"]),
             str(row["cells"]),
-            f"{row['within']:.0%}",
-            f"{row['within_from_same_prompts']:.0%}",
+            f"{row['within']['mean']:.0%}",
+            f"{row['within_from_same_prompts']['mean']:.0%}",
             f"{row['largest_error']:+.0%}",
             f"{row['right_side']:.0%}",
         )
@@ -332,8 +343,8 @@ def main(
                 "schema": "outpace-plan-accuracy/1",
                 "provenance": source,
                 "settings": {**settings, "max_tokens": max_tokens, "num_prompts": num_prompts},
-                "results": rows,
-                "cells": [asdict(each) for each in found],
+                "ratios": rows,
+                "results": [asdict(each) for each in found],
             },
         )
 
