@@ -71,9 +71,18 @@ class Speed:
         return sum(map(len, self.seconds.values()))
 
     @property
+    def total(self) -> float:
+        """Seconds of all steps."""
+        return sum(len(each) * median(each) for each in self.seconds.values())
+
+    @property
     def tokens_per_second(self) -> float:
-        total = sum(len(each) * median(each) for each in self.seconds.values())
-        return self.tokens / total if total else 0.0
+        return self.tokens / self.total if self.total else 0.0
+
+    @property
+    def milliseconds(self) -> float:
+        """Of a step, on average."""
+        return 1000 * self.total / max(1, self.steps)
 
 
 @dataclass(frozen=True)
@@ -88,8 +97,13 @@ class Cell:
     predicted: float
     from_same_prompts: float  # predicted from the acceptance on the prompts of the measurement
     measured: float
-    plain_tokens_per_second: float
-    steps: int
+    steps: int  # measured
+    tokens_per_step: float  # measured, of a row
+    milliseconds_per_step: float  # measured
+    predicted_tokens_per_step: float
+    predicted_milliseconds_per_step: float
+    plain_milliseconds_per_step: float  # measured
+    predicted_plain_milliseconds_per_step: float
     error: float = field(init=False)
     error_from_same_prompts: float = field(init=False)
 
@@ -183,11 +197,13 @@ def cells(
     result: list[Cell] = []
     for rows in batches:
         measured = speeds({repr(name): each for name, each in parts.items()}, texts, rows, sampling)
-        plain = measured[repr((PLAIN, 0))].tokens_per_second
+        plain = measured[repr((PLAIN, 0))]
         for name, length in parts:
             if name == PLAIN:
                 continue
             speed = measured[repr((name, length))]
+            choice, plain_seconds = predicted(plan, planned[name], rows, length)
+            again, _ = predicted(plan, same[name], rows, length)
             result.append(
                 Cell(
                     workload,
@@ -195,11 +211,16 @@ def cells(
                     length,
                     rows,
                     rows in (1, max(plan.batches)),
-                    speedup(plan, planned[name], rows, length),
-                    speedup(plan, same[name], rows, length),
-                    speed.tokens_per_second / plain,
-                    plain,
+                    choice.speed * plain_seconds,
+                    again.speed * plain_seconds,
+                    speed.tokens_per_second / plain.tokens_per_second,
                     speed.steps,
+                    speed.tokens / (rows * max(1, speed.steps)),
+                    speed.milliseconds,
+                    choice.tokens,
+                    1000 * choice.seconds,
+                    plain.milliseconds,
+                    1000 * plain_seconds,
                 )
             )
     return result
@@ -215,12 +236,12 @@ def write_prompts(file: Path, items: Sequence[Any]) -> None:
     file.write_text("".join(jsons.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def speedup(plan: Plan, method: PlannedMethod, rows: int, length: int) -> float:
-    """The predicted speedup with drafts of this length; for a method whose drafts have another one, as a tree
-    that is shallower with some prompts, with its own."""
+def predicted(plan: Plan, method: PlannedMethod, rows: int, length: int) -> tuple[Choice, float]:
+    """What is predicted with drafts of this length, and the seconds of a step of plain decoding; for a method
+    whose drafts have another one, as a tree that is shallower with some prompts, with its own."""
     found = predict(plan.target, plan.plain, replace(method, ranks=()), rows, plan.context)
-    choice: Choice = next((each for each in found.by_length if each.length == length), found.by_length[-1])
-    return choice.speed * found.plain_seconds
+    choice = next((each for each in found.by_length if each.length == length), found.by_length[-1])
+    return choice, found.plain_seconds
 
 
 def share(of: Sequence[Cell], right: Sequence[bool]) -> Mean:
