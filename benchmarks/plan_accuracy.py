@@ -13,7 +13,7 @@ prompts, which leaves the errors of the cost model alone.
 from __future__ import annotations
 
 import json as jsons
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -165,7 +165,7 @@ def speeds(
 
 def cells(
     model: Model,
-    built: Sequence[BuiltMethod],
+    build: Callable[[], Sequence[BuiltMethod]],
     asked: Asked,
     workload: str,
     batches: Sequence[int],
@@ -184,13 +184,16 @@ def cells(
     planned = {each.name: each for each in plan.methods}
     same: dict[str, PlannedMethod] = {}
     parts = {(PLAIN, 0): Parts(model.target, NoDraft(), Match(), Fixed(0))}
-    for method in built:
+    # a drafter serves one session at a time, and all methods and lengths are decoded in turn
+    copies = {length: {each.name: each.parts for each in build()} for length in LENGTHS}
+    for method in build():
         found = measuring.measure_acceptance(method, texts, sampling, asked.longest)
         same[method.name] = replace(planned[method.name], drafts=found.drafts, ranks=())
         lengths = [each for each in LENGTHS if each in found.drafts.lengths]
         if found.drafts.can_be_cut:
             parts |= {
-                (method.name, length): replace(method.parts, controller=Fixed(length)) for length in lengths
+                (method.name, length): replace(copies[length][method.name], controller=Fixed(length))
+                for length in lengths
             }
         else:
             parts[method.name, found.drafts.longest] = method.parts
@@ -348,11 +351,15 @@ def main(
         source = provenance("cpu")
         model = load(target, dtype=dtype, compile=compile_)
         named = {method.label: method for method in parse_methods(methods)}
-        built = measuring.build(named, model.target, draft or usual_draft(target), ModelOpener(model))
+        opener, usual = ModelOpener(model), draft or usual_draft(target)
+
+        def build() -> Sequence[BuiltMethod]:
+            return measuring.build(named, model.target, usual, opener)
+
         sets = prompts.split(",")
         with progress(len(sets), "measuring") as advance:
             for workload in sets:
-                found += cells(model, built, asked, workload, batches, num_prompts)
+                found += cells(model, build, asked, workload, batches, num_prompts)
                 advance(workload, 1)
     rows = shares(found)
     print_tables(to_tables(found, rows))
