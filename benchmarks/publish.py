@@ -175,7 +175,7 @@ STEPS: dict[str, tuple[str, str]] = {
         f"--target out/models/layerskip-113m {SELF_SPECULATION}",
     ),
     "weights/weights-cpu.json": ("weights", ""),
-    "plan/plan-cpu.json": ("plan_accuracy", "--num-prompts 8 --max-tokens 48 --batch 1,2,4"),
+    "plan/plan-cpu.json": ("plan_accuracy", "--num-prompts 6 --max-tokens 48 --batch 1,2,4"),
     "memory/memory-cpu.json": ("memory", ""),
     "distillation/distillation-cpu.json": (
         "distillation",
