@@ -50,7 +50,7 @@ def test_predictions_are_right_within_a_fifth_of_what_was_measured() -> None:
     assert [round(each.error, 2) for each in found] == [0.19, -0.21, 0.25, -0.1]
     rows = {row["cells_of"]: row for row in shares(found)}
     assert rows["all"]["within"]["mean"] == 0.5 and rows["all"]["within_from_same_prompts"]["mean"] == 1
-    assert rows["all"]["largest_error"] == 0.25 and rows["all"]["right_side"] == 0.5
+    assert rows["all"]["largest_error"] == 0.25 and rows["all"]["right_side"] == 0.75
     assert rows["a"]["cells"] == 3 and rows["batch 2"]["cells"] == 1
     assert rows["batch sizes that were not timed"]["within"]["mean"] == 0
 
@@ -90,8 +90,9 @@ def test_the_program_predicts_and_measures(
     data = json.loads(Path("accuracy.json").read_text(encoding="utf-8"))
     assert data["schema"] == "outpace-plan-accuracy/1" and data["ratios"][0]["cells_of"] == "all"
     cells = [(each["method"], each["length"], each["batch"]) for each in data["results"]]
-    assert cells[:3] == [("speculative-sampling", length, 1) for length in (2, 4, 8)]
-    assert {batch for _, _, batch in cells} == {1, 2} and len(cells) == 8
+    assert {(method, batch) for method, _, batch in cells} == {
+        (method, batch) for method in ("speculative-sampling", "prompt-lookup") for batch in (1, 2)
+    }
     for each in data["results"]:
         assert each["predicted"] > 0 and each["measured"] > 0 and each["steps"] > 0
         assert each["error"] == pytest.approx(each["predicted"] / each["measured"] - 1)
