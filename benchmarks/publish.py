@@ -176,6 +176,11 @@ STEPS: dict[str, tuple[str, str]] = {
     ),
     "weights/weights-cpu.json": ("weights", ""),
     "plan/plan-cpu.json": ("plan_accuracy", "--num-prompts 6 --max-tokens 48 --batch 1,2,4"),
+    "plan/plan-113m-cpu.json": (
+        "plan_accuracy",
+        f"{WIDER_PAIR} --methods speculative-sampling,mcsd,prompt-lookup --num-prompts 5 --max-tokens 40 "
+        "--batch 1,2,4",
+    ),
     "memory/memory-cpu.json": ("memory", ""),
     "distillation/distillation-cpu.json": (
         "distillation",
