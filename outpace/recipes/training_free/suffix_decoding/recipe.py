@@ -68,7 +68,7 @@ def suffix_decoding(
         min_token_prob: minimum estimated probability that a draft token is reached
         tree: draft a tree of the most probable nodes in place of a chain
         max_tree_depth: depth of the suffix trees: matched and drafted tokens together
-        max_cached_tokens: newest tokens of earlier requests kept; the oldest are dropped first
+        max_cached_tokens: newest tokens of earlier requests kept; the oldest are dropped first; 0: none
         fallback: draft model for rows whose expected number of accepted tokens is too low
         fallback_depth: tokens that the fallback model drafts
         min_score: expected accepted tokens at or below which the fallback model drafts instead
@@ -98,8 +98,6 @@ class SuffixTreeLookup:
     probability estimates from the same number of occurrences are comparable.
     """
 
-    learns_across_rows = True
-
     def __init__(
         self,
         depth: int = 64,  # depth of the suffix trees: matched and drafted tokens together
@@ -113,11 +111,13 @@ class SuffixTreeLookup:
     ) -> None:
         if not 0 < min_token_prob <= 1:
             raise ValueError(f"min_token_prob is {min_token_prob}; give a probability above 0 and at most 1")
-        self.common = SuffixTree(depth, max_cached_tokens)
+        self.learns_across_rows = max_cached_tokens > 0
+        self.common = SuffixTree(depth, max(1, max_cached_tokens))  # stays empty if nothing is learnt
         self._depth, self._max_spec_factor, self._max_spec_offset = depth, max_spec_factor, max_spec_offset
         self._min_token_prob = min_token_prob
         self._tree, self._min_score = tree, min_score
-        self._requests = RequestMemory(lambda: SuffixTree(depth, max_cached_tokens), self._learn)
+        learn = self._learn if self.learns_across_rows else None
+        self._requests = RequestMemory(lambda: SuffixTree(depth), learn)
         self._learnt = 0  # number of texts added to the common tree
 
     def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
