@@ -28,6 +28,7 @@ from outpace.recipes._options import hints_of
 
 Ints = NDArray[np.int32]
 KEY = "outpace"  # of `additional_config`: the method and its options
+LAYERS = "self-speculation"  # the family of the methods that draft with layers of the target
 ELSEWHERE = (
     "vLLM passes a proposer nothing but token ids: use a lookup such as prompt-lookup, suffix-decoding or "
     "sam-decoding, or one of vLLM's own methods"
@@ -58,6 +59,8 @@ class Proposer:
         self._parts = _parts(recipe, options, self._outputs, vllm_config.model_config)
         self._try()  # what reads the target's outputs is refused here and not in a request
         self._scores = Scores(0, None)
+        # only now: a method that drafts trees of what it reads is refused for what it reads
+        self._outputs.chains_only = True
         self._parts = _parts(recipe, options, self._outputs, vllm_config.model_config)
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -177,13 +180,13 @@ class TokensOnly:
     """In place of the target, of its outputs and of its KV cache: none of them is known but the vocabulary.
     RecipeError, which names the method, for a part that reads more."""
 
-    chains_only = True
     sizes: Sequence[int] = ()
     chain_sizes: Sequence[int] = ()
     computed = None  # number of tokens that a step computed
 
     def __init__(self, method: str, vocab: int, max_length: int) -> None:
         self.vocab, self.max_length, self._method = vocab, max_length, method
+        self.chains_only = False
 
     def __getattr__(self, name: str) -> Any:
         raise RecipeError(f"{self._method} needs the target's {name}, but {ELSEWHERE}")
@@ -203,6 +206,8 @@ def _parts(recipe: Recipe, options: Mapping[str, Any], target: Target, model_con
     def refused(value: Any) -> Target:
         raise RecipeError(f"{recipe.name} cannot draft with {value}: vLLM's own method draft_model can")
 
+    if recipe.family == LAYERS:
+        raise RecipeError(f"{recipe.name} drafts with the target's own layers, but {ELSEWHERE}")
     hints, tokenizer = hints_of(recipe), None
     kinds = {name: kinds_in(hints.get(name)) for name in recipe.options}
     if any(kind.accepts(options[name]) for name in options for kind in kinds.get(name, ())):
@@ -214,7 +219,7 @@ def _parts(recipe: Recipe, options: Mapping[str, Any], target: Target, model_con
     for names in recipe.needs:
         needed = [kind for name in names for kind in kinds[name]]
         if needed and not any(kind.accepts("") for kind in needed):  # no file, whose value is a path
-            raise RecipeError(f"{recipe.name} drafts with a {' or '.join(names)}, but {ELSEWHERE}")
+            raise RecipeError(f"{recipe.name} needs {' or '.join(names)}, but {ELSEWHERE}")
     try:
         parts = recipe(target, **configure(recipe, target, options, FunctionOpener(refused, tokenizer)))
     except RecipeError:

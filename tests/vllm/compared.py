@@ -39,14 +39,24 @@ def prompts() -> list[list[int]]:
 
 
 @cache
-def in_vllm(config: str, additional: str = "{}", max_tokens: int = MAX_TOKENS) -> dict[str, Any]:
-    """What vLLM generates with this speculative_config and this additional_config (JSON)."""
+def in_vllm(
+    config: str,
+    additional: str = "{}",
+    max_tokens: int = MAX_TOKENS,
+    engine: str = "{}",
+    schedule: str = "null",
+) -> dict[str, Any]:
+    """What vLLM generates with this speculative_config, this additional_config and these further arguments
+    (JSON). `schedule`: per prompt the step at which its request joins and the number of tokens after which it
+    is aborted, or null."""
     asked = {
         "target": resolve(TARGET),
         "config": json.loads(config),
         "additional": json.loads(additional),
         "prompts": prompts(),
         "max_tokens": max_tokens,
+        "engine": json.loads(engine),
+        "schedule": json.loads(schedule),
     }
     done = subprocess.run(
         [PYTHON, str(Path(__file__).with_name("worker.py"))],
