@@ -10,6 +10,7 @@ from outpace.cli.commands import (
     chat,
     demo,
     env,
+    export,
     generate,
     index,
     list_methods,
@@ -61,6 +62,7 @@ app.command("plan")(plan.plan)
 app.command("bench")(bench.bench)
 app.command("audit")(audit.audit)
 app.command("train")(train.train)
+app.command("export")(export.export)
 app.command("replay")(replay.replay)
 app.add_typer(index.app, name="index")
 app.command("new")(new.new)

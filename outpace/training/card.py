@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from outpace.api.engines import ENGINES
 from outpace.models.names import ZOO
 from outpace.training.evaluation import (
     DrafterEvaluation,
@@ -136,7 +137,7 @@ def _answers(facts: Mapping[str, Any]) -> str:
 def _use(name: str, facts: Mapping[str, Any]) -> str:
     method, target = named(facts["method"]), facts["target_name"]
     commands = [f'outpace generate "..." {use}' for use in method.uses(name, target, _start(facts))]
-    config = method.vllm_config(name, facts["config"])
-    if config is not None and not target.startswith(ZOO):
-        commands.append(f"vllm serve {target} --speculative-config '{json.dumps(config)}'")
+    served = method.in_vllm(facts["config"])
+    if served is not None and not target.startswith(ZOO):
+        commands.append(ENGINES["vllm"].command(target, served[0], name, served[1]))
     return "```bash\n" + "\n".join(commands) + "\n```"

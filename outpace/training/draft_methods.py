@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from torch import nn
 from transformers import PreTrainedModel
 
+from outpace.api.engines import ENGINES, NUM_TOKENS
 from outpace.api.model import Model
 from outpace.models.hf.target import HFTarget
 from outpace.recipes.control.multilingual_drafter.prompt_profile import PromptProfile
@@ -24,7 +25,7 @@ from outpace.training.lessons.draft_models import (
     offline_lesson,
 )
 from outpace.training.lessons.lesson import Lesson
-from outpace.training.method import MANY, NOTHING, Beside, FirstRun, TrainingMethod, frozen_head
+from outpace.training.method import NOTHING, Beside, FirstRun, TrainingMethod, frozen_head
 from outpace.training.texts import Example
 
 
@@ -59,8 +60,8 @@ class DraftMethod(TrainingMethod):
     def uses(self, folder: str, target: str, start: str | None) -> list[str]:
         return [f"--target {target} --method speculative-sampling --draft {folder}"]
 
-    def vllm_config(self, folder: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        return {"model": folder, "num_speculative_tokens": MANY}
+    def in_vllm(self, config: Mapping[str, Any]) -> tuple[str, int] | None:
+        return ENGINES["vllm"].draft_model, NUM_TOKENS
 
 
 @dataclass(frozen=True, kw_only=True)

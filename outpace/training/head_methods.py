@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from outpace.api.engines import NUM_TOKENS
 from outpace.api.model import Model
 from outpace.models.heads.draft_head import DraftHead, random_weights
 from outpace.models.heads.formats.folder import load_head, method_in, save_head
-from outpace.models.heads.kinds import Head, HeadKind
+from outpace.models.heads.kinds import Head, HeadKind, head_kind
 from outpace.models.heads.position_head import PositionHead, random_parameters
 from outpace.models.hf.logits_head import ScaledHead
 from outpace.models.hf.target import HFTarget
@@ -25,7 +26,7 @@ from outpace.training.lessons.feature_heads import Objective as FeatureObjective
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.lessons.position_heads import Objective as PositionObjective
 from outpace.training.lessons.position_heads import PositionHeadLesson
-from outpace.training.method import MANY, NOTHING, STORED, Beside, TrainingMethod, frozen_head
+from outpace.training.method import NOTHING, STORED, Beside, TrainingMethod, frozen_head
 from outpace.training.texts import Example
 
 
@@ -39,7 +40,6 @@ class HeadMethod(TrainingMethod):
     check: Callable[[HFTarget], Any] = lambda target: None  # ValueError for an unsupported target
     optimizer: Optimizer = Optimizer()
     sizes: Mapping[str, float] = field(default_factory=dict[str, float])  # the paper's, for `config.Head`
-    vllm: str | None = None  # vLLM's name for such heads
     others: tuple[str, ...] = ()  # further methods that draft with its heads
 
     noun: ClassVar[str] = "a head"
@@ -73,10 +73,9 @@ class HeadMethod(TrainingMethod):
         methods = (self.name, *self.others)
         return [f"--target {target} --method {method} --head {folder}" for method in methods]
 
-    def vllm_config(self, folder: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        if self.vllm is None:
-            return None
-        return {"method": self.vllm, "model": folder, "num_speculative_tokens": MANY}
+    def in_vllm(self, config: Mapping[str, Any]) -> tuple[str, int] | None:
+        support = head_kind(self.head).engines.get("vllm")
+        return None if support is None else (support.name, NUM_TOKENS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +112,11 @@ class PositionHeadMethod(HeadMethod):
     def weights_read(self, config: Mapping[str, Any]) -> float:
         return 1 / config["head"]["num_heads"] if self.head_per_position else 1.0
 
-    def vllm_config(self, folder: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        settings = super().vllm_config(folder, config)
-        if settings is None or config["head"]["draft_vocab"]:
+    def in_vllm(self, config: Mapping[str, Any]) -> tuple[str, int] | None:
+        found = super().in_vllm(config)
+        if found is None or config["head"]["draft_vocab"]:
             return None
-        return settings | {"num_speculative_tokens": min(MANY, config["head"]["num_heads"])}
+        return found[0], min(found[1], config["head"]["num_heads"])
 
 
 def of_kind(kind: HeadKind) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from outpace.training.lessons.lesson import Lesson
 from outpace.training.texts import Example
 
 STORED = torch.bfloat16  # dtype of saved weights
-MANY = 5  # number of draft tokens in vLLM's commands
 
 
 @dataclass(frozen=True)
@@ -123,8 +122,9 @@ class TrainingMethod:
         """Arguments of `outpace generate` that use the drafter in the folder."""
         raise NotImplementedError
 
-    def vllm_config(self, folder: str, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """vLLM's speculative configuration, given the settings of a run; None: vLLM does not load it."""
+    def in_vllm(self, config: Mapping[str, Any]) -> tuple[str, int] | None:
+        """vLLM's name for drafting with what a run with these settings trained, and the number of draft
+        tokens in a command; None: vLLM does not load it."""
         return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -38,6 +38,16 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class EngineSupport:
+    """How another engine runs the heads of one kind."""
+
+    name: str  # the engine's name for drafting with them
+    layout: str  # the layout that it reads
+    # why it does not run this head, with what to do instead; None if it does
+    refuses: Callable[[Any], str | None] = lambda head: None
+
+
+@dataclass(frozen=True)
 class HeadKind:
     """A kind of head, as the rest of the package uses it."""
 
@@ -48,6 +58,7 @@ class HeadKind:
     untrained: Callable[[TargetWithLayers, int], Head]  # (target, seed) -> random head of the paper's sizes
     # annotations of recipe options that take heads of this kind; the first one takes no other kind
     options: tuple[Any, ...]
+    engines: Mapping[str, EngineSupport] = field(default_factory=dict[str, EngineSupport])  # by name
     weight_files: tuple[str, ...] = ()  # other names of the file with weights in published folders
     # its layout would also recognise heads of other kinds, so the layouts of these are tried first
     asked_last: bool = False

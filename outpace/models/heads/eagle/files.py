@@ -2,13 +2,14 @@
 
 The file contains a copy of the target's embedding, because EAGLE's official code cannot load a head without
 it. It does not contain the LM head, which is the target's. vLLM reads this layout too, for heads whose
-`fc` has no bias.
+`fc` has no bias. SGLang has another name for the architecture, and its `fc` always has a bias.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+import torch
 from transformers import LlamaConfig
 
 from outpace.core.contracts import TargetWithLayers
@@ -49,3 +50,19 @@ def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config,
     config["bias"] = head.fc.bias is not None
     parameters = head.named_parameters(remove_duplicate=False)
     return config, {key: parameter for key, parameter in parameters if not key.startswith("lm_head.")}
+
+
+def write_for_sglang(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config, Tensors]:
+    """The configuration and tensors of a head as SGLang reads them: without a bias in the file, it would run
+    with the bias with which torch begins."""
+    config, tensors = write(head, target, name)
+    weight = tensors["fc.weight"]
+    bias = {"fc.bias": torch.zeros(len(weight), dtype=weight.dtype)}
+    return config | {"architectures": ["LlamaForCausalLMEagle"], "bias": True}, bias | tensors
+
+
+def refused_by_vllm(head: EagleHead) -> str | None:
+    """Why vLLM does not run a head; None if it does."""
+    if head.fc.bias is None:
+        return None
+    return "its fc has a bias, which vLLM's lacks: export it for sglang or transformers"

@@ -42,7 +42,6 @@ METHODS = (
             weight=lambda step, settings: 1.0,
         ),
         optimizer=Optimizer(clip_by="value"),
-        vllm="eagle",
         others=("eagle2",),
     ),
     FeatureHeadMethod(
@@ -59,7 +58,6 @@ METHODS = (
             weight=lambda step, settings: 1.0,
         ),
         optimizer=Optimizer(clip_by="value"),
-        vllm="eagle",
         others=("eagle2",),
     ),
 )

@@ -7,7 +7,7 @@ from typing import NewType
 from outpace.models.heads.eagle3 import raw, speculators
 from outpace.models.heads.eagle3.head import untrained_eagle3
 from outpace.models.heads.head_model import AnyEagleModel, HeadModel
-from outpace.models.heads.kinds import HeadKind, Layout
+from outpace.models.heads.kinds import EngineSupport, HeadKind, Layout
 from outpace.models.heads.opened_head import ChainHead
 
 Eagle3Model = NewType("Eagle3Model", HeadModel)  # annotation of recipe options
@@ -22,4 +22,8 @@ KIND = HeadKind(
     },
     untrained_eagle3,
     (Eagle3Model, AnyEagleModel, ChainHead),
+    engines={
+        "vllm": EngineSupport("eagle3", "speculators"),
+        "sglang": EngineSupport("EAGLE3", "raw"),
+    },
 )

@@ -42,6 +42,5 @@ METHODS = (
             loss=Compared.token_loss,
             weight=lambda step, settings: settings.decay**step,
         ),
-        vllm="eagle3",
     ),
 )

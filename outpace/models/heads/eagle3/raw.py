@@ -65,11 +65,12 @@ def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config,
     if parts.layer_of(head).norm_before_residual:
         raise HeadFileError(
             "SGLang ignores norm_before_residual: train the head with head.norm_before_residual=false, or "
-            "write the layout speculators"
+            "write the layout speculators, which vLLM reads"
         )
     if parts.layer_of(head).qk_norm:
         raise HeadFileError(
-            "the raw layout has Llama layers, without norms of queries and keys: write the layout speculators"
+            "the raw layout has Llama layers, without norms of queries and keys: write the layout "
+            "speculators, which vLLM reads"
         )
     config = {
         "architectures": [ARCHITECTURE],

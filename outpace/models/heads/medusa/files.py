@@ -84,6 +84,13 @@ def write(head: PositionHead, target: TargetWithLayers, name: str) -> tuple[Conf
     return config, tensors
 
 
+def refused_by_vllm(head: MedusaHead) -> str | None:
+    """Why vLLM does not run a head; None if it does. Its settings for a reduced vocabulary do not work."""
+    if head.draft_ids is None:
+        return None
+    return "it drafts a part of the vocabulary: train it with head.draft_vocab=0, or export for transformers"
+
+
 def _named(tensors: Mapping[str, Tensor]) -> Tensors:
     """The tensors of the heads under vLLM's names."""
     for prefix in PREFIXES:

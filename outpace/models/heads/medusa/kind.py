@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NewType
 
-from outpace.models.heads.kinds import HeadKind, Layout
+from outpace.models.heads.kinds import EngineSupport, HeadKind, Layout
 from outpace.models.heads.medusa import files
 from outpace.models.heads.medusa.head import untrained_medusa
 from outpace.models.heads.opened_head import ChainHead
@@ -19,5 +19,6 @@ KIND = HeadKind(
     {"medusa": Layout(files.recognises, files.read, files.write)},
     untrained_medusa,
     (MedusaModel, ChainHead),
+    engines={"vllm": EngineSupport("medusa", "medusa", files.refused_by_vllm)},
     weight_files=("medusa_lm_head.safetensors", "medusa_lm_head.pt"),
 )

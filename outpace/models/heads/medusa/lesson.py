@@ -25,7 +25,6 @@ METHODS = (
         new=_new,
         objective=Objective(soft=False, weight=lambda step, settings: settings.decay ** (step + 1)),
         optimizer=Optimizer(decay="cosine"),
-        vllm="medusa",
         head_per_position=True,
     ),
 )
