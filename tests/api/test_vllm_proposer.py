@@ -7,9 +7,11 @@ import gc
 import json
 import random
 import re
+import warnings
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -330,6 +332,24 @@ def test_mistakes_are_refused_in_a_sentence(own: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words) as error:
         proposer(own)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("installed", "warns"), [("0.32.0", False), ("0.33.1", True), (None, False)])
+def test_another_version_of_vllm_is_named(
+    installed: str | None, warns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(package: str) -> str:
+        if installed is None or package == "vllm":
+            raise PackageNotFoundError(package)
+        return installed
+
+    monkeypatch.setattr("outpace.integrations.vllm.version", version)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        proposer()
+    texts = [str(each.message) for each in found if "outpace" in str(each.message)]
+    assert bool(texts) is warns
+    assert not warns or "tested with vLLM 0.32, and this is 0.33.1" in texts[0]
 
 
 def test_the_objects_in_the_documentation_are_accepted() -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import socket
 import subprocess
+import time
+import urllib.request
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -92,3 +97,44 @@ def check(
     assert found["accepted"] > 0
     lengths = [1 + found["accepted"] / found["drafts"], 1 + accepted / steps]
     assert lengths[0] == pytest.approx(lengths[1], rel=0.05), lengths
+
+
+def num_accepted(command: str, folder: Path) -> float:
+    """The number of draft tokens that a server accepts, which is started by a command `vllm serve TARGET ...`
+    of the documentation or of `outpace export` with our target. Its log is written to the folder."""
+    _, _, _, *options = shlex.split(command.replace("\\\n", " "))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+    arguments = ["--port", str(port), "--max-model-len", "512", "--enforce-eager", "--dtype", "float32"]
+    with open(folder / "log", "w") as log:
+        # vllm-cpu's own program `vllm` looks for the metadata of a package of that name, and fails
+        module = ["-m", "vllm.entrypoints.openai.api_server", "--model", resolve(TARGET)]
+        program = [PYTHON, *module, *options, *arguments]
+        server = subprocess.Popen(program, env=os.environ | settings, stdout=log, stderr=log)
+    try:
+        for _ in range(600):
+            time.sleep(0.5)
+            assert server.poll() is None, (folder / "log").read_text()[-4000:]
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=5)
+                break
+            except OSError:
+                pass
+        for text in TEXTS[:3]:
+            body = {"model": resolve(TARGET), "prompt": text, "max_tokens": 64, "temperature": 0}
+            request = urllib.request.Request(
+                f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            )
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                assert json.load(answer)["choices"][0]["text"]
+        metrics = urllib.request.urlopen(f"{url}/metrics", timeout=5).read().decode()
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+    [accepted] = re.findall(
+        r"^vllm:spec_decode_num_accepted_tokens_total\{.*\} (\S+)$", metrics, re.MULTILINE
+    )
+    return float(accepted)

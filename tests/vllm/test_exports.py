@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from outpace.api.export import export
 from outpace.models.heads.formats.folder import load_head, save_head
 from outpace.models.names import resolve
 from outpace.training.run import train
-from tests.vllm.compared import TARGET, check, model, needs_vllm
+from tests.vllm.compared import TARGET, check, model, needs_vllm, num_accepted
 
 DEPTH = 3
 pytestmark = needs_vllm
@@ -73,3 +74,9 @@ def test_a_draft_model_drafts_as_it_does_here() -> None:
         draft=folder,
         depth=DEPTH,
     )
+
+
+@pytest.mark.parametrize("drafter", ["zoo:eagle3", "zoo:draft"])
+def test_the_command_of_outpace_export_starts_a_server_that_drafts(drafter: str, tmp_path: Path) -> None:
+    command = export(drafter, engine="vllm", target=model(), output=tmp_path / "exported")
+    assert num_accepted(command, tmp_path) > 0

@@ -4,13 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
-import socket
-import subprocess
-import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +14,8 @@ from outpace.bench.measure.replay import RecordedText, build, replay
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
 from outpace.indexes.suffix_array.array import SuffixArray
-from outpace.models.names import resolve
 from outpace.recipes import get
-from tests.vllm.compared import PYTHON, TARGET, TEXTS, check, in_vllm, model, needs_vllm, prompts
+from tests.vllm.compared import check, in_vllm, model, needs_vllm, num_accepted, prompts
 
 pytestmark = needs_vllm
 DEPTH, MAX_TOKENS = 5, 320  # vLLM also counts draft tokens beyond the last that was asked for, at most DEPTH
@@ -108,39 +101,4 @@ def test_requests_that_join_and_are_aborted_and_preempted_keep_their_texts() -> 
 
 def test_the_command_of_the_page_starts_a_server_that_drafts(tmp_path: Path) -> None:
     [command] = re.findall(r"^(vllm serve .*?[^\\])$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    _, _, _, *options = shlex.split(command.replace("\\\n", " "))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    arguments = ["--port", str(port), "--max-model-len", "512", "--enforce-eager", "--dtype", "float32"]
-    with open(tmp_path / "log", "w") as log:
-        # vllm-cpu's own program `vllm` looks for the metadata of a package of that name, and fails
-        module = ["-m", "vllm.entrypoints.openai.api_server", "--model", resolve(TARGET)]
-        program = [PYTHON, *module, *options, *arguments]
-        server = subprocess.Popen(program, env=os.environ | settings, stdout=log, stderr=log)
-    try:
-        for _ in range(600):
-            time.sleep(0.5)
-            assert server.poll() is None, (tmp_path / "log").read_text()[-4000:]
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=5)
-                break
-            except OSError:
-                pass
-        for text in TEXTS[:3]:
-            body = {"model": resolve(TARGET), "prompt": text, "max_tokens": 64, "temperature": 0}
-            request = urllib.request.Request(
-                f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-            )
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                assert json.load(answer)["choices"][0]["text"]
-        metrics = urllib.request.urlopen(f"{url}/metrics", timeout=5).read().decode()
-    finally:
-        server.terminate()
-        server.wait(timeout=60)
-    [accepted] = re.findall(
-        r"^vllm:spec_decode_num_accepted_tokens_total\{.*\} (\S+)$", metrics, re.MULTILINE
-    )
-    assert float(accepted) > 0
+    assert num_accepted(command, tmp_path) > 0

@@ -1,4 +1,5 @@
-"""vLLM on a CPU as a worker: plain decoding, a draft model, or n-gram prompt lookup."""
+"""vLLM on a CPU as a worker: plain decoding, a draft model, n-gram prompt lookup, or any other drafter that
+its configuration names, whose steps it can time."""
 
 from __future__ import annotations
 
@@ -21,12 +22,14 @@ SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 
 def start(
     settings: Mapping[str, Any],
-) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], list[list[int]]]]:
-    """Load the models; returns the precision and a function that runs a request. ValueError for an
+) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], Any]]:
+    """Load the models; returns the precision and a function that runs a request. With `timed` in the
+    settings, a request for `times` returns those of the steps since the last one. ValueError for an
     unsupported dtype."""
     if settings["dtype"] not in NATIVE:
         raise ValueError(f"vLLM has no {settings['dtype']}: use --dtype {', '.join(NATIVE)}")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # to send functions to the process of the model
     vllm = import_module("vllm")
     depth = settings["depth"] or 0
     model = vllm.LLM(
@@ -34,14 +37,20 @@ def start(
         dtype=settings["dtype"],
         max_model_len=min(settings["needed_tokens"] + depth + SLACK, settings["max_length"] or 1 << 30),
         max_num_seqs=settings["batch"],
-        speculative_config=speculation(settings),
+        speculative_config=settings["config"] if "config" in settings else speculation(settings),
+        additional_config=settings.get("additional", {}),
         # torch.compile, vLLM's default, needs a C++ compiler
         enforce_eager=settings["eager"] or not (shutil.which("g++") or shutil.which("clang++")),
         enable_prefix_caching=False,  # so that every prompt is prefilled, as by all contenders
         seed=0,
+        **({"kv_cache_memory_bytes": settings["kv_bytes"]} if "kv_bytes" in settings else {}),
     )
+    if settings.get("timed"):
+        model.collective_rpc(time_steps)
 
-    def run(request: Mapping[str, Any]) -> list[list[int]]:
+    def run(request: Mapping[str, Any]) -> Any:
+        if request.get("times"):
+            return model.collective_rpc(taken_times)[0]
         row_params = [parameters(vllm, settings, request, seed) for seed in request["seeds"]]
         prompts = [{"prompt_token_ids": list(prompt)} for prompt in request["prompts"]]
         return [
@@ -49,6 +58,40 @@ def start(
         ]
 
     return {"precision": precision(str(model.llm_engine.model_config.dtype).removeprefix("torch."))}, run
+
+
+def time_steps(worker: Any) -> None:
+    """In the process of the model: time the target's forwards and the drafter, step by step."""
+    from time import perf_counter
+
+    runner = worker.model_runner
+    times: dict[str, list[float]] = {"forward": [], "propose": []}
+    runner.times_of_steps = times
+
+    def timed(owner: Any, name: str, found: list[float]) -> None:
+        inner = getattr(owner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began = perf_counter()
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                found.append(perf_counter() - began)
+
+        setattr(owner, name, call)
+
+    timed(runner, "_model_forward", times["forward"])
+    if hasattr(runner, "drafter"):
+        timed(runner.drafter, "propose", times["propose"])
+
+
+def taken_times(worker: Any) -> dict[str, list[float]]:
+    """In the process of the model: the times in seconds since the last call."""
+    times = worker.model_runner.times_of_steps
+    taken = {name: list(each) for name, each in times.items()}
+    for each in times.values():
+        each.clear()
+    return taken
 
 
 def speculation(settings: Mapping[str, Any]) -> dict[str, Any] | None:
