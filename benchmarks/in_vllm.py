@@ -145,6 +145,20 @@ def batches(prompts: Mapping[str, Sequence[EncodedPrompt]], streams: int, rounds
     return found
 
 
+def shares(
+    prompts: Sequence[EncodedPrompt], without: Sequence[EncodedPrompt], number: int
+) -> list[list[EncodedPrompt]]:
+    """These prompts, each once and none of `without`, in as many parts of about the same size: the drafters
+    of one number of streams may have learned the answers of another's."""
+    known = {tuple(each.tokens.tolist()) for each in without}
+    new: list[EncodedPrompt] = []
+    for each in prompts:
+        if (tokens := tuple(each.tokens.tolist())) not in known:
+            known.add(tokens)
+            new.append(each)
+    return [new[index::number] for index in range(number)]
+
+
 def take_turn(name: str, contender: Contender, batch: Batch, sampling: SamplingParams) -> Turn:
     """Let a contender decode a batch."""
     outcome = contender.run([each.tokens for each in batch.prompts], [sampling] * len(batch.prompts))
@@ -202,24 +216,29 @@ def searched(
             print_status(f"starting {name} {setting}".rstrip())
             try:
                 running[setting] = start()
-                for streams, each in tried.items():
-                    found[streams][setting] = speed_of(running[setting], each, sampling)
+                for streams, planned in tried.items():
+                    found[streams][setting] = speed_of(running[setting], planned, sampling)
             except (PeerFailed, OSError) as error:
                 failed[f"{name} {setting}".rstrip()] = str(error)
                 for each in found.values():
                     each.pop(setting, None)
-            best = {max(each, key=lambda one: each[one]) for each in found.values() if each}
+            best = {fastest(each) for each in found.values() if each}
             for other in set(running) - best:
                 loser = running.pop(other)
                 if isinstance(loser, WorkerContender):
                     loser.close()
         for streams, each in found.items():
             if each:
-                setting = max(each, key=lambda one: each[one])
+                setting = fastest(each)
                 lines[streams].contenders[name] = running[setting]
                 lines[streams].settings[name] = setting
         speeds[name] = {str(streams): each for streams, each in found.items()}
     return lines, speeds
+
+
+def fastest(speeds: Mapping[str, float]) -> str:
+    """The setting with the most tokens per second."""
+    return max(speeds, key=lambda setting: speeds[setting])
 
 
 def rows(turns: Sequence[Turn], streams: int, settings: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -344,8 +363,14 @@ def main(
             return [EncodedPrompt(each.id, kind, each.tokens) for each in found]
 
         largest = max(numbers)
-        prompts = {kind: encoded(str(folder / "prompts" / f"{kind}.jsonl"), kind, 1 << 30) for kind in KINDS}
         others = {kind: encoded(kind, kind, max(NUM_SEARCHED, largest)) for kind in KINDS}
+        prompts = {
+            kind: [
+                *encoded(str(folder / "prompts" / f"{kind}.jsonl"), kind, 1 << 30),
+                *encoded(kind, kind, 1 << 30),
+            ]
+            for kind in KINDS
+        }
         longest = max(
             len(each.tokens) for part in (prompts, others) for group in part.values() for each in group
         )
@@ -377,13 +402,14 @@ def main(
             for number in numbers
         }
         lines, speeds = searched(starts, tried, sampling, failed)
+        parts = {kind: shares(prompts[kind], others[kind], len(numbers)) for kind in KINDS}
         planned = {
             number: batches(
-                {kind: each[: num_prompts if number == 1 else None] for kind, each in prompts.items()},
+                {kind: parts[kind][index][: num_prompts if number == 1 else None] for kind in KINDS},
                 number,
                 rounds,
             )
-            for number in numbers
+            for index, number in enumerate(numbers)
         }
         total = sum(len(planned[number]) * len(lines[number].contenders) for number in numbers)
         print_status(f"measuring {total} turns")

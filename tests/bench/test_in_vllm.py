@@ -22,6 +22,7 @@ from benchmarks.in_vllm import (
     batches,
     rows,
     searched,
+    shares,
     take_turn,
     vllm_settings,
 )
@@ -82,6 +83,13 @@ def test_every_round_has_new_prompts_and_asks_them_again(streams: int) -> None:
         name for batch in planned if batch.workload == REPEATED for name in (e.id for e in batch.prompts)
     ]
     assert sorted(again) == sorted(asked)
+
+
+def test_numbers_of_streams_have_prompts_of_their_own() -> None:
+    each = prompts(9)["code"]
+    parts = shares([*each, *each[:4]], each[:2], 2)
+    names = [[one.id for one in part] for part in parts]
+    assert names == [["code2", "code4", "code6", "code8"], ["code3", "code5", "code7"]]
 
 
 def test_the_fastest_setting_takes_part_and_what_does_not_start_is_named() -> None:
