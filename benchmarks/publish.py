@@ -212,6 +212,7 @@ STEPS: dict[str, tuple[str, str]] = {
         "serving",
         f"{WIDER_PAIR} {BESIDE_VLLM} --max-tokens 64 --seconds 6 --rounds 4",
     ),
+    "in-vllm/in-vllm-cpu.json": ("in_vllm", "--vllm {vllm}"),
     "indexes/indexes-cpu.json": ("indexes", ""),
     "indexes/suffix-trees-cpu.json": ("suffix_trees", "--peer {arctic}"),
 }
