@@ -102,3 +102,11 @@ def test_requests_that_join_and_are_aborted_and_preempted_keep_their_texts() -> 
 def test_the_command_of_the_page_starts_a_server_that_drafts(tmp_path: Path) -> None:
     [command] = re.findall(r"^(vllm serve .*?[^\\])$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert num_accepted(command, tmp_path) > 0
+
+
+def test_two_ranks_that_share_the_model_keep_the_texts() -> None:
+    own = {"method": "suffix-decoding", "depth": DEPTH, "tree": False}
+    ranks = json.dumps({"tensor_parallel_size": 2})
+    found = in_vllm(json.dumps(CONFIG), json.dumps({"outpace": own}), 96, ranks)
+    assert found["tokens"] == in_vllm("null", max_tokens=96)["tokens"]
+    assert found["accepted"] > 0 and found["held"] == [0, 0]
