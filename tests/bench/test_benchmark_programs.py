@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import forwards, indexes, overhead, prompt_sets, publish, sampling
+from benchmarks import forwards, indexes, overhead, prompt_sets, publish, sampling, shape_forwards
 from benchmarks import gpu_speed as gpu_check
 from benchmarks.overhead import Overhead, OverheadCase, cases, measure, small_pair, to_table
 from benchmarks.paired import load
@@ -297,3 +297,17 @@ def test_only_complete_measurements_of_this_commit_are_kept(tmp_path: Path) -> N
     assert not publish.is_current(file, "abc")
     assert kept() and kept(complete=True) and not kept(complete=False)
     assert not publish.is_current(file, "xyz")
+
+
+def test_forwards_of_a_shape_are_timed_by_rows_and_context(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--rows", "1,2", "--contexts", "8", "--sizes", "1,4", "--repeats", "1"]
+    options = ["--shape", "tiny", "--dtype", "float32", "--device", "cpu", *sizes]
+    assert shape_forwards.main([*options, "--json", str(tmp_path / "found.json")]) == 0
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [(row["mode"], row["rows"]) for row in found["rows"]] == [
+        (mode, rows) for mode in ("compiled", "eager") for rows in (1, 2)
+    ]
+    assert all(set(row["milliseconds"]) == {"1", "4"} for row in found["rows"])
+    assert found["provenance"]["commit"] and "Milliseconds of a forward of tiny" in capsys.readouterr().out

@@ -79,14 +79,18 @@ def outputs(tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
-    path = tmp_path / "base.json"
-    done = call(tiny, tmp_path, "--family", "base", "--temperature", "0", "--output", str(path))
+    path, page = tmp_path / "base.json", tmp_path / "page.html"
+    files = ["--output", str(path), "--html", str(page)]
+    done = call(tiny, tmp_path, "--family", "base", "--temperature", "0", *files)
     assert done.exit_code == 0, done.output
+    assert page.read_text().startswith("<!doctype html>")
     assert {row["method"] for row in json.loads(path.read_text())["results"]} == {
         "plain",
         "speculative-sampling",
         "lookup-or-draft",
     }
+    done = call(tiny, tmp_path, "--html", str(path))
+    assert done.exit_code != 0 and "is no name of a page: give one that ends with .html" in done.output
     done = call(tiny, tmp_path, "--family", "magic")
     assert (
         done.exit_code != 0

@@ -97,6 +97,9 @@ def bench(
             help="A .json, .md or .html file to write, or a folder for all three; may be repeated.",
         ),
     ] = None,
+    html: Annotated[
+        Path | None, Option(help="A page to send around: the same as an --output that ends with .html.")
+    ] = None,
     recommend: Annotated[
         Path | None, Option(help="Write the recommendation, if there is one, here, for --method @FILE.")
     ] = None,
@@ -129,7 +132,9 @@ def bench(
     from outpace.models.threads import busy, load, num_cpus
 
     before = load()
-    files = expanded(output or [])
+    if html is not None and html.suffix != ".html":
+        raise ValueError(f"--html {html} is no name of a page: give one that ends with .html")
+    files = expanded([*(output or []), *([html] if html else [])])
     check_writable([*files, *([recommend] if recommend else [])])
     peers = [each.strip() for each in split_outside(peer or "", ",")]
     if peer is not None and not any(peers):
