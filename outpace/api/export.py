@@ -17,6 +17,7 @@ from outpace.models.heads.formats.folder import kind_in, load_head, save_head
 from outpace.models.heads.kinds import HeadKind
 from outpace.models.heads.position_head import PositionHead
 from outpace.models.names import resolve
+from outpace.models.permissions import share_weights
 from outpace.models.predictors.folder import METHOD as PREDICTOR
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -50,6 +51,7 @@ def export(drafter: str, *, engine: str, target: Model, output: str | Path) -> s
     model = draft.target.model
     nn.Module.to(model, _dtype_of(model.parameters()))
     model.save_pretrained(folder)
+    share_weights(folder)
     if target.tokenizer is not None:
         target.tokenizer.save_pretrained(folder)
     return _command(engine, target, ENGINES[engine].draft_model, folder, NUM_TOKENS)

@@ -12,6 +12,7 @@ from outpace.api.model import Model, load
 from outpace.api.opener import check_same_tokens
 from outpace.models.adapter import has_adapter, save_adapter
 from outpace.models.hf.reshaped import mlp_size, reshaped
+from outpace.models.permissions import share_weights
 from outpace.training.config import ConfigError, TrainConfig
 from outpace.training.method import STORED
 
@@ -62,5 +63,6 @@ def save_model(trained: PreTrainedModel, folder: Path, model: Model) -> None:
         save_adapter(trained, folder)
     else:
         trained.save_pretrained(folder)
+    share_weights(folder)
     if model.tokenizer is not None:
         model.tokenizer.save_pretrained(folder)

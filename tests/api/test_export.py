@@ -77,6 +77,8 @@ def test_a_draft_model_is_written_for_every_engine(
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     before = AutoModelForCausalLM.from_pretrained(tiny.draft, dtype=torch.float32).state_dict()
     assert all(torch.equal(again.state_dict()[name], each) for name, each in before.items())
+    modes = {file.stat().st_mode for file in (tmp_path / "out").glob("[cm]o*") if file.is_file()}
+    assert len(modes) == 1  # the weights are as readable as the configuration
 
 
 @pytest.mark.parametrize("method", ["eagle", "medusa"])
