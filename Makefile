@@ -76,13 +76,14 @@ test-vllm: $(VENV)/.installed-dev $(filter $(VLLM_VENV)/%,$(VLLM:bin/python=.ins
 # Programs that use a server. aider pins versions of its own, so it has an environment of its own.
 CLIENTS_VENV := .venv-clients
 AIDER_VENV := .venv-aider
+CLIENTS_PIP = $(@D)/bin/python -m pip --quiet --disable-pip-version-check
 CLIENTS := $(CURDIR)/$(CLIENTS_VENV)/bin:$(CURDIR)/$(AIDER_VENV)/bin
 
 $(CLIENTS_VENV)/.installed: NEEDS := litellm==1.110.2 langchain-openai==1.7.4 llm==0.36 guidellm==0.8.1
 $(AIDER_VENV)/.installed: NEEDS := aider-chat==0.86.2
 $(CLIENTS_VENV)/.installed $(AIDER_VENV)/.installed:
 	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile $(NEEDS) --extra-index-url https://download.pytorch.org/whl/cpu
+	$(CLIENTS_PIP) install --no-compile $(NEEDS) --extra-index-url https://download.pytorch.org/whl/cpu
 	@touch $@
 
 test-clients: $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed $(AIDER_VENV)/.installed  ## other projects' programs against a server

@@ -111,7 +111,7 @@ def own_parts(target: Target, method: str, options: dict[str, Any]) -> Parts:
     return recipe(target, **recipes.configure(recipe, target, options, FunctionOpener(lambda value: target)))
 
 
-@pytest.mark.parametrize("method", only(("suffix-decoding",), METHODS))
+@pytest.mark.parametrize("method", only(("prompt-lookup",), METHODS))
 def test_drafts_are_those_of_the_own_loop(method: str) -> None:
     """Requests join, end, move to other rows and follow others in their rows. Our session begins with the
     first token of each, which vLLM samples when it has read the prompt. It learns from a request when it

@@ -26,6 +26,7 @@ def run(fault: str, *more: str, reply: Any = None) -> Any:
         return CliRunner().invoke(app, ["audit", *given, "--max-requests", "40", *more])
 
 
+@pytest.mark.slow
 def test_no_fault_is_exit_code_0() -> None:
     result = run("", "--false-alarms", "1e-4")
     assert result.exit_code == 0, result.output
@@ -40,6 +41,7 @@ def test_a_fault_is_exit_code_1() -> None:
     assert result.stdout.splitlines()[-1] == "FAULT" and "have the log probability 0" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_report_as_json() -> None:
     result = run("a log probability that is NaN", "--json")
     report = json.loads(result.stdout)

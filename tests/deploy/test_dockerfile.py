@@ -80,6 +80,7 @@ def test_the_server_is_not_run_by_root_and_may_write_its_cache() -> None:
     assert f"XDG_CACHE_HOME={volume}" in " ".join(DOCKERFILE.all("ENV"))
 
 
+@pytest.mark.slow
 def test_the_health_check_tells_a_running_server_from_none(container: Any) -> None:
     program, *arguments = DOCKERFILE.command("HEALTHCHECK")
     assert program == "python" and "127.0.0.1:8000" in arguments[-1]

@@ -40,11 +40,13 @@ def exposed(container: Any) -> dict[str, set[str]]:
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}
 
 
+@pytest.mark.slow
 def test_every_metric_of_the_dashboard_is_one_of_the_server(exposed: dict[str, set[str]]) -> None:
     wrong = {expression: found for expression in EXPRESSIONS if (found := problems(expression, exposed))}
     assert not wrong
 
 
+@pytest.mark.slow
 def test_the_dashboard_chooses_servers_by_a_metric_that_each_has(exposed: dict[str, set[str]]) -> None:
     query = VARIABLES["instance"]["query"]["query"]
     match = re.fullmatch(r"label_values\((\w+), instance\)", query)
@@ -53,6 +55,7 @@ def test_the_dashboard_chooses_servers_by_a_metric_that_each_has(exposed: dict[s
     assert selected and all("instance" in labels for labels in selected)
 
 
+@pytest.mark.slow
 def test_every_metric_in_the_docs_is_one_of_the_server(exposed: dict[str, set[str]]) -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     named = {name: page.name for page in pages for name in IN_DOCS.findall(page.read_text(encoding="utf-8"))}
@@ -60,6 +63,7 @@ def test_every_metric_in_the_docs_is_one_of_the_server(exposed: dict[str, set[st
     assert not {name: page for name, page in named.items() if name not in exposed}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("expression", "problem"),
     [
@@ -114,6 +118,7 @@ def test_panels_do_not_overlap() -> None:
     assert len(set(squares)) == len(squares) and max(x for x, _ in squares) < 24
 
 
+@pytest.mark.slow
 def test_prometheus_asks_where_the_server_answers_without_a_key(container: Any) -> None:
     [job] = yaml.safe_load(PROMETHEUS.read_text(encoding="utf-8"))["scrape_configs"]
     assert job.keys() == {"job_name", "static_configs"}  # the path is /metrics unless named; no key is sent

@@ -17,6 +17,7 @@ from outpace.plan.plan import Plan
 from outpace.plan.report import to_html, to_json
 from tests.bench.test_report_page import measured
 from tests.plan.test_prediction import SIZE, SMALL, on_device
+from tests.tiers import only
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -101,7 +102,7 @@ def opened(browser: Browser, tmp_path: Path, page: str, window: str) -> Page:
     return found
 
 
-@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("window", only(["phone"], WINDOWS))
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_fits_its_window(browser: Browser, tmp_path: Path, page: str, window: str) -> None:
     found = opened(browser, tmp_path, page, window)

@@ -457,6 +457,7 @@ def test_reasoning_is_folded_and_not_sent_again(page: Page) -> None:
     assert [message["content"] for message in bodies[1]["messages"]] == ["x", "Yes", "y"]
 
 
+@pytest.mark.slow
 def test_answers_and_code_are_copied(page: Page) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     found = shown(page, "See:\n```sh\nls\n\npwd\n```")
@@ -529,6 +530,7 @@ def test_a_conversation_that_is_too_long_to_be_kept_says_so(page: Page) -> None:
     assert page.locator("article").count() == 1
 
 
+@pytest.mark.slow
 def test_a_model_without_a_chat_template_continues_texts(browser: Browser, model: Any, serve: Any) -> None:
     with (
         serve(model, "prompt-lookup", chat_template="") as running,
