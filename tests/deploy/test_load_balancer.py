@@ -70,9 +70,10 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def balanced(tmp_path: Path) -> Iterator[Balanced]:
+def balanced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Balanced]:
     from benchmarks.soak_server import serving
 
+    monkeypatch.delenv("OUTPACE_API_KEY", raising=False)  # that of the fixture `container`, if it runs
     arguments = ["zoo:target", "--method", "prompt-lookup", "--threads", "1", "--dtype", "float32"]
     with ExitStack() as running:
         servers = [running.enter_context(serving(arguments)) for _ in range(2)]
