@@ -32,13 +32,12 @@ def audited(url: str, reference: Reference, requests: int, tokens: int) -> dict[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["speculative-sampling", "prompt-lookup"])
-def test_our_server_passes(method: str, loaded: Any) -> None:
+def test_our_server_passes(loaded: Any) -> None:
     from tests.serving.http.conftest import serving
 
     target, draft = loaded
-    options = {"draft": draft} if method == "speculative-sampling" else {}
-    with serving(target, method, options=options, max_length=512) as running:
+    options = {"draft": draft}
+    with serving(target, "speculative-sampling", options=options, max_length=512) as running:
         checks = audited(running.url, LocalReference(target, "float64"), 150, 32)
     assert not [check for check in checks.values() if check.verdict == FAULT], checks
     for name in ("greedy texts", "log probabilities", "samples under load", "independence of samples"):
