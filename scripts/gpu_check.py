@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 470.0  # seconds; with the start of make and the last writes the total stays below 8 minutes
-TO_REPORT = 10.0  # seconds between the interrupt and the end of a command that takes too long
+TO_REPORT = 10.0  # seconds of a command's time that it has, at most, to report after an interrupt
 SHARE = 0.6  # maximum share of the limit for the tests
 # not run here: tests of the installed command and of the repository; `make test` runs them
 INSTALLED_ONLY = ("tests/test_docs.py", "tests/test_repository.py")
@@ -29,7 +29,8 @@ def run(command: list[str], seconds: float, log: Path, **variables: str) -> int:
     """Run a command with its output in `log` and these further environment variables; returns the exit code,
     124 after the timeout of `seconds`.
 
-    At the timeout the command is interrupted, and a little later killed, with its child processes.
+    A command that takes too long is interrupted so that it can still report, and killed at the timeout, with
+    its child processes.
     """
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")]),
@@ -38,17 +39,18 @@ def run(command: list[str], seconds: float, log: Path, **variables: str) -> int:
         "PYTHONUNBUFFERED": "1",
     }
     environment |= variables
+    to_report = min(TO_REPORT, seconds / 2)
     print("+", " ".join(command), flush=True)
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            code = process.wait(timeout=max(seconds, 1.0))
+            code = process.wait(timeout=max(seconds - to_report, 1.0))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGINT)  # pytest then reports the tests that have run
             try:
-                process.wait(timeout=TO_REPORT)
+                process.wait(timeout=to_report)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
