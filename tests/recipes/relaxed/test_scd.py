@@ -14,11 +14,8 @@ import torch
 from torch import Tensor
 
 import outpace
-from outpace.core.claim import DrawnBeside
-from outpace.core.contracts import Guarantee, Parts, Scores, StatedProbs, TargetProbs, Verdict
-from outpace.core.noise import Noise
+from outpace.core.contracts import Guarantee, Parts, StatedProbs
 from outpace.core.sampling_params import SamplingParams
-from outpace.core.tree import TokenTree
 from outpace.drafters.model.plain_drafts import logits_after
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.models import Models, tables, transformers_models
@@ -28,8 +25,8 @@ from outpace.recipes import get
 from outpace.recipes.relaxed.scd.contrast import Contrast
 from outpace.recipes.relaxed.scd.contrasted import Contrasted
 from outpace.recipes.relaxed.scd.recipe import scd
-from outpace.verifiers.rejection import Rejection, residual
-from outpace.verifiers.rows import keys
+from outpace.verifiers.rejection import Rejection
+from tests.recipes.relaxed.last_steps import PlainBonus, PlainResidual
 from tests.tiers import only
 
 SAMPLED = [
@@ -111,36 +108,6 @@ def test_at_temperature_0_the_text_is_that_of_contrastive_search_token_by_token(
     assert "the target contrasted with the draft model" in str(found.reference)
 
 
-class Mistaken(Contrasted):
-    """A rule with a mistake in its last step: the bonus token of some rows is drawn again."""
-
-    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
-        verdict = super().verify(tree, target_probs, scores, noise)
-        assert isinstance(tree.claim, DrawnBeside)
-        bonus = list(verdict.bonus)
-        for row, leaf in enumerate(verdict.leaf):
-            again = self.again(target_probs.probs([leaf]), tree.claim, leaf, bool(tree.forest.children[leaf]))
-            if again is not None:
-                bonus[row] = int(noise.choose(again, keys([leaf], tree.forest, "again")))
-        return replace(verdict, bonus=bonus)
-
-    def again(self, p: Tensor, claim: DrawnBeside, leaf: int, rejected: bool) -> Tensor | None: ...
-
-
-class PlainBonus(Mistaken):
-    """Mistake: the token after a whole accepted draft is the target's."""
-
-    def again(self, p: Tensor, claim: DrawnBeside, leaf: int, rejected: bool) -> Tensor | None:
-        return None if rejected else p
-
-
-class PlainResidual(Mistaken):
-    """Mistake: after a rejection, what is left of the target's distribution."""
-
-    def again(self, p: Tensor, claim: DrawnBeside, leaf: int, rejected: bool) -> Tensor | None:
-        return residual(p, claim.after[leaf][None], p) if rejected else None
-
-
 def limit_after_contrast(target: Tensor, draft: Tensor) -> Tensor:
     """Mistake: the limit holds for the contrasted probabilities."""
     found = Contrast(0.5, 0.0)(target, draft)
@@ -170,8 +137,8 @@ def test_a_mistake_in_the_logits_is_caught(mistake: Callable[[Tensor, Tensor], T
 
 
 @pytest.mark.parametrize("mistake", [PlainBonus, PlainResidual])
-def test_a_mistake_in_the_rule_is_caught(mistake: type[Contrasted]) -> None:
-    wrong = mistake(Contrast(0.5, 0.3), Rejection())
+def test_a_mistake_in_the_rule_is_caught(mistake: type) -> None:
+    wrong = type("Wrong", (mistake, Contrasted), {})(Contrast(0.5, 0.3), Rejection())
     assert errors(lambda: replace(build(), verifier=wrong), build(), SAMPLED, "table")[0] > 10 * CAUGHT
 
 

@@ -26,8 +26,8 @@ from outpace.recipes import get
 from outpace.recipes.relaxed.speculative_cascades.recipe import speculative_cascades
 from outpace.recipes.relaxed.speculative_cascades.rules import Deferral, Rule
 from outpace.recipes.relaxed.speculative_cascades.transformed import Transformed
-from outpace.verifiers.rejection import Rejection, residual
-from outpace.verifiers.rows import keys
+from outpace.verifiers.rejection import Rejection
+from tests.recipes.relaxed.last_steps import LastStep, PlainBonus, PlainResidual
 from tests.tiers import only
 
 RULES, VERIFICATIONS = get_args(Rule), ("token", "block")
@@ -156,37 +156,6 @@ MIXTURES: dict[str, Callable[[Deferral, Given], Tensor]] = {
 }
 
 
-class Mistaken(Transformed):
-    """A rule with a mistake in its last step: the bonus token of some rows is drawn again."""
-
-    def verify(self, tree: TokenTree, target_probs: TargetProbs, scores: Scores, noise: Noise) -> Verdict:
-        verdict = super().verify(tree, target_probs, scores, noise)
-        assert isinstance(tree.claim, DrawnBeside)
-        bonus = list(verdict.bonus)
-        for row, leaf in enumerate(verdict.leaf):
-            p = target_probs.probs([leaf])
-            again = self.again(p, tree.claim, leaf, bool(tree.forest.children[leaf]))
-            if again is not None:
-                bonus[row] = int(noise.choose(again, keys([leaf], tree.forest, "again")))
-        return replace(verdict, bonus=bonus)
-
-    def again(self, p: Tensor, claim: DrawnBeside, leaf: int, rejected: bool) -> Tensor | None: ...
-
-
-class PlainBonus(Mistaken):
-    """Mistake: the token after a whole accepted draft is the target's."""
-
-    def again(self, p: Tensor, claim: DrawnBeside, leaf: int, rejected: bool) -> Tensor | None:
-        return None if rejected else p
-
-
-class PlainResidual(Mistaken):
-    """Mistake: after a rejection, what is left of the target's distribution."""
-
-    def again(self, p: Tensor, claim: DrawnBeside, leaf: int, rejected: bool) -> Tensor | None:
-        return residual(p, claim.after[leaf][None], p) if rejected else None
-
-
 class ParentAtLeaves(Transformed):
     """Mistake: after leaves the distribution from which they were drawn."""
 
@@ -216,9 +185,11 @@ def test_a_mistake_in_a_mixture_is_caught(mistake: str, rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("mistake", [PlainBonus, PlainResidual, ParentAtLeaves])
-def test_a_mistake_in_the_rule_is_caught(mistake: type[Transformed]) -> None:
+def test_a_mistake_in_the_rule_is_caught(mistake: type) -> None:
+    wrong = type("Wrong", (mistake, Transformed), {}) if issubclass(mistake, LastStep) else mistake
+
     def mistaken() -> Parts:
-        return replace(build("token-v1"), verifier=mistake(Deferral("token-v1", 0.3).mixed, Rejection()))
+        return replace(build("token-v1"), verifier=wrong(Deferral("token-v1", 0.3).mixed, Rejection()))
 
     error, _ = errors(mistaken, build("token-v1"), SAMPLED, "table")
     assert error > 10 * CAUGHT
