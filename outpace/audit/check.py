@@ -8,8 +8,9 @@ from typing import Any
 
 PASSED, FAULT, NOT_TESTED = "passed", "FAULT", "not tested"
 LEAST_TOKENS = 500  # with fewer a test of samples says nothing
-# Over the root of the number of tokens: the total variation distance that is found with probability 0.95, of
-# the bias that took longest in docs/results/audit.md (0.05 within 17,408 tokens)
+# POWER / sqrt(number of tokens) is the total variation distance that a test of samples finds with
+# probability 0.95. From docs/results/audit.md: of eight simulated biases of 0.05 the one that is hardest to
+# find was found in 95 % of the servers within 17,408 tokens, and 0.05 * sqrt(17,408) = 6.6
 POWER = 6.6
 
 

@@ -8,7 +8,8 @@ from outpace.audit.check import FAULT, NOT_TESTED, PASSED, Check
 
 
 class Gaps:
-    """By how much the logits of greedy tokens fall short of the largest ones."""
+    """The gaps of a server's greedy tokens: the reference's largest logit at a position, less its logit of
+    the token that the server chose. 0: the server chose the reference's most probable token."""
 
     def __init__(self, tie: float) -> None:
         """`tie`: largest gap that rounding explains."""

@@ -55,7 +55,7 @@ class Drafts:
         return [now / then if then else 0.0 for then, now in zip(before, self.accepted, strict=False)]
 
     def drafted(self, length: int) -> float:
-        """Mean draft tokens of a row-step."""
+        """Mean number of draft tokens that a row has in a step."""
         return sum(self.reached[:length]) if self.tree_nodes is None else self.tree_nodes
 
     def totals(self, length: int, rows: int) -> Numbers:

@@ -19,7 +19,7 @@ LAUNCH_SECONDS = 20e-6  # of a layer, about ten kernels that are launched from a
 
 @dataclass(frozen=True)
 class Hardware:
-    """A device by its peaks. `memory` is None where it is as large as one buys it."""
+    """A GPU or CPU by its peak figures. `memory` is None for CPUs, which have as much as is built in."""
 
     name: str
     title: str

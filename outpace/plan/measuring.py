@@ -186,7 +186,8 @@ def measure_target(
     *,
     after: Callable[[], None] = lambda: None,
 ) -> MeasuredForwards:
-    """Time the target's forwards and fit their seconds."""
+    """Time forwards of the target with several numbers of tokens, rows and tokens of context, and fit the
+    function that predicts the seconds of others."""
     measured: dict[Cell, float] = {}
     for rows, length, sizes in forward_cells(batches, longest, context):
         found = measure_forwards(

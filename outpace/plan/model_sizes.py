@@ -66,7 +66,8 @@ def skeleton(config: Any) -> Skeleton:
 
 
 def skeleton_of(model: Any) -> Skeleton:
-    """A transformers model as its draft heads see it. ValueError for a model without an LM head."""
+    """What untrained draft heads need of a transformers model: its configuration, embedding, LM head and
+    number of layers. ValueError for a model without an LM head."""
     embed, head = model.get_input_embeddings(), model.get_output_embeddings()
     if embed is None or head is None:
         raise ValueError(

@@ -45,7 +45,8 @@ def completed(server: ServerProcess) -> float:
 
 @pytest.mark.skipif(not PROGRAMS, reason="needs CLIENTS: run make test-clients")
 @pytest.mark.parametrize(
-    ("name", "requests"), [("LiteLLM", 2), ("LangChain", 4), ("llm", 1), ("aider", 1), ("guidellm", 6)]
+    ("name", "requests"),
+    [("LiteLLM", 2), ("LangChain", 4), ("llm on the command line", 1), ("aider", 1), ("guidellm", 6)],
 )
 def test_the_section_of_the_page_works(
     name: str, requests: int, server: ServerProcess, tmp_path: Path
@@ -98,4 +99,12 @@ def test_the_requests_of_open_webui_are_answered(server: ServerProcess) -> None:
 
 
 def test_the_page_has_a_section_for_every_program() -> None:
-    assert {"LiteLLM", "LangChain", "llm", "aider", "guidellm", "Open WebUI", "Continue"} <= set(SECTIONS)
+    assert {
+        "LiteLLM",
+        "LangChain",
+        "llm on the command line",
+        "aider",
+        "guidellm",
+        "Open WebUI",
+        "Continue",
+    } <= set(SECTIONS)
