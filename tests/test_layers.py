@@ -16,6 +16,7 @@ LEVELS = (
     ("cost", "page"),
     ("decode", "sampling", "models", "indexes"),
     ("drafters", "controllers", "verifiers"),
+    ("schedules",),
     ("engine",),
     ("recipes",),
     ("proof",),

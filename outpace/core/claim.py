@@ -26,6 +26,10 @@ class Claim:
         with all nodes below a given node, whatever their tokens; else the claim would be false."""
         raise NotImplementedError
 
+    def below(self, nodes: Sequence[int], num_roots: int) -> Claim:
+        """`only`, where the first `num_roots` nodes are committed, and so no longer drawn."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Drawn(Claim):
@@ -56,6 +60,11 @@ class Drawn(Claim):
         place = {node: index for index, node in enumerate(nodes)}
         draws = self.draws and tuple([(place[node], row) for node, row in self.draws if node in place])
         return replace(self, row=tuple([self.row[node] for node in nodes]), draws=draws)
+
+    def below(self, nodes: Sequence[int], num_roots: int) -> Drawn:
+        own = self.only(nodes)
+        row = (-1,) * num_roots + own.row[num_roots:]
+        return replace(own, row=row, draws=own.draws and tuple([d for d in own.draws if d[0] >= num_roots]))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,6 +35,31 @@ class Context:
     # B × (G_b,) tokens before each root that the target has not read, such as a chunk of the prompt; the
     # step's forward reads them. None: no row has any
     unread: tuple[Tensor, ...] | None = None
+    # (B,) number of tokens of each text that are committed; those after them are assumed, and the next
+    # context may have others in their place (`DraftsAhead`). Empty: all are committed
+    certain: tuple[int, ...] = ()
+
+    def assuming(self, tokens: Sequence[Sequence[int]]) -> Context:  # B × (A_b,)
+        """The state as if these tokens had been committed after each text. A row with a stop token among
+        them, or with no room left, may draft no more."""
+        added = [torch.tensor(new, dtype=torch.int64) for new in tokens]
+        room = zip(self.max_draft_depth, tokens, self.sampling, strict=True)
+        return replace(
+            self,
+            tokens=tuple([torch.cat(pair) for pair in zip(self.tokens, added, strict=True)]),
+            committed=tuple([length + len(new) for length, new in zip(self.committed, tokens, strict=True)]),
+            max_draft_depth=tuple(
+                [
+                    max(0, depth - len(new)) if set(params.stop).isdisjoint(new) else 0
+                    for depth, new, params in room
+                ]
+            ),
+            certain=self.certain or self.committed,
+        )
+
+    def assumed(self, row: int) -> list[int]:
+        """The tokens of a row that may be taken back."""
+        return self.tokens[row][self.certain[row] :].tolist() if self.certain else []
 
     @property
     def roots(self) -> Tensor:  # (B,) int64

@@ -41,6 +41,7 @@ __all__ = [
     "Controller",
     "Draft",
     "Drafter",
+    "DraftsAhead",
     "Ends",
     "Forest",
     "Frontier",
@@ -298,6 +299,12 @@ class Cache(Protocol):
         """Discard the entries of the tree scored last, if it is not committed."""
         ...
 
+    def rewind(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Discard the entries of the committed tokens from index `lengths[i]` on, at most the slot's length,
+        because other tokens have taken their place. A cache that cannot go back to that index goes back
+        further: `lengths` tells how far. ValueError for a view of another cache."""
+        ...
+
     def release(self, slots: Sequence[int]) -> None:
         """Free these slots by setting their lengths to 0."""
         ...
@@ -502,6 +509,14 @@ class Drafter(Protocol):
         """Forget the state of the requests in these slots, which have finished, were cancelled or preempted.
         The slots may be reused afterwards."""
         ...
+
+
+@runtime_checkable
+class DraftsAhead(Drafter, Protocol):
+    """A drafter that can draft after tokens that are only assumed (`Context.certain`). If the next context of
+    the slot has others in their place, it forgets what it knows of them."""
+
+    drafts_ahead: bool
 
 
 class Controller(Protocol):

@@ -224,6 +224,20 @@ class TokenTree:
         claim = None if self.claim is None else self.claim.only(nodes)
         return TokenTree(self.tokens[list(nodes)], forest, confidence, claim)
 
+    def below(self, roots: Sequence[int]) -> TokenTree:
+        """What is left of the tree below these nodes once they are committed: a tree with a row for each, of
+        which they are the roots. A claim keeps all rows of q."""
+        rows = {root: row for row, root in enumerate(roots)}  # node -> row of the new tree
+        for node in range(self.forest.num_rows, len(self.forest)):
+            if (above := rows.get(self.forest.parents[node])) is not None:
+                rows.setdefault(node, above)
+        nodes = [*roots, *(node for node in rows if node not in roots)]
+        place = {node: index for index, node in enumerate(nodes)}
+        parents = [-1] * len(roots) + [place[self.forest.parents[node]] for node in nodes[len(roots) :]]
+        confidence = None if self.confidence is None else self.confidence[nodes]
+        claim = None if self.claim is None else self.claim.below(nodes, len(roots))
+        return TokenTree(self.tokens[nodes], Forest.of(parents, len(roots)), confidence, claim)
+
     def within(self, stops: Sequence[Sequence[int]]) -> TokenTree:
         """The tree without the nodes below stop tokens; itself if there are none. `stops` (B,): the stop
         tokens of each row. Only a node's ancestors decide whether it is removed, so claims stay true."""

@@ -133,15 +133,15 @@ class TableCache:
     def __init__(self, slots: int, capacity: int) -> None:
         self.lengths: list[int] = []
         self.capacity = capacity
-        self._kept: list[int] = []  # state after the committed tokens of each slot
+        self._kept: list[list[int]] = []  # states after each committed token of each slot
         self.states: list[int] = []  # row of `TableTarget.logits` after each node of the last tree
         self._read: tuple[TokenTree, tuple[int, ...]] | None = None  # uncommitted tree, slots of its rows
         self.grow(slots)
 
     def grow(self, slots: int) -> None:
-        added = [0] * (slots - len(self.lengths))
-        self.lengths += added
-        self._kept += added
+        added = slots - len(self.lengths)
+        self.lengths += [0] * added
+        self._kept += [[] for _ in range(added)]
 
     @property
     def num_bytes(self) -> int:
@@ -156,11 +156,11 @@ class TableCache:
 
     def state(self, slot: int) -> int:
         """State after the committed tokens of a slot."""
-        return self._kept[slot]
+        return self._kept[slot][-1] if self._kept[slot] else 0
 
     def keep(self, slot: int, tokens: Sequence[int], model: TableTarget) -> None:
         for token in tokens:
-            self._kept[slot] = model._after(self._kept[slot], token)
+            self._kept[slot].append(model._after(self.state(slot), token))
         self.lengths[slot] += len(tokens)
 
     def extend(
@@ -182,7 +182,7 @@ class TableCache:
                 self.keep(slot, missing.tolist(), model)
         for node in range(first, len(tree)):
             parent = forest.parents[node]
-            above = self.states[parent] if parent >= 0 else self._kept[slots[node]]
+            above = self.states[parent] if parent >= 0 else self.state(slots[node])
             self.states.append(model._after(above, tokens[node]))
         self._read = (tree, tuple(slots))
         return first
@@ -194,13 +194,18 @@ class TableCache:
         for slot, node in zip(slots, leaf, strict=True):
             if node >= 0:
                 assert node < len(self.states), "only nodes that were read can be kept"
-                self.lengths[slot] += tree.forest.depths[node] + 1
-                self._kept[slot] = self.states[node]
+                path = tree.forest.path(node)
+                self.lengths[slot] += len(path)
+                self._kept[slot] += [self.states[each] for each in path]
         self._read = None
 
     def discard(self) -> None:
         self._read = None
 
+    def rewind(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        for slot, length in zip(slots, lengths, strict=True):
+            del self._kept[slot][length:]
+            self.lengths[slot] = len(self._kept[slot])
+
     def release(self, slots: Sequence[int]) -> None:
-        for slot in slots:
-            self.lengths[slot] = self._kept[slot] = 0
+        self.rewind(slots, [0] * len(slots))

@@ -11,7 +11,7 @@ PLANNED = frozenset(
     arbitrage aurora chimera confu coral cspd dart deer diffuspec double dovetail
     dream dsp dultra duodecoding ead easyspec falcon flash fspad glide-cape gsd gto
     gumiho hivis jakiro judge-decoding lantern longspec magicdec mirror-sd
-    mulo-sd online-sd owl parallelspec pearl polybasic ralmspec
+    mulo-sd online-sd owl parallelspec polybasic ralmspec
     ralmspec-knnlm rapid reflective-verification s4c specbranch specdiff specdiff2
     specextend speckv specmquant specpc specpv specreason
     speculative-rag speculative-streaming speculative-thinking speculative-verdict

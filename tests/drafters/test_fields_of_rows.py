@@ -52,6 +52,7 @@ def context(rows: int = 3) -> Context:
         noise=KeyedNoise(list(range(rows)), [0] * rows, [1] * rows),
         prompt_lengths=tuple(range(30, rows + 30)),
         unread=tuple(torch.tensor([row]) for row in range(rows)),
+        certain=tuple(range(1, rows + 1)),
     )
 
 

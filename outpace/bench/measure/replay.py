@@ -258,6 +258,10 @@ class LengthOnlyCache:
     def discard(self) -> None:
         """Does nothing: no tree is stored."""
 
+    def rewind(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        for slot, length in zip(slots, lengths, strict=True):
+            self.lengths[slot] = length
+
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
             self.lengths[slot] = 0

@@ -38,16 +38,18 @@ class UnionDrafter(Combined):
         return Draft(tree, sum(draft.forwards for draft in drafts), sum(draft.seconds for draft in drafts))
 
 
-def merged_trees(one: TokenTree, other: TokenTree) -> TokenTree:
-    """One tree with the nodes of two trees of the same roots (else ValueError). Equal token sequences become
-    one node, which keeps the draws of both trees."""
+def merged_trees(one: TokenTree, other: TokenTree, at: Sequence[int] | None = None) -> TokenTree:
+    """One tree with the nodes of two trees; `at`: the node of `one` that is the root of each row of `other`,
+    None: its own roots. Equal token sequences become one node, which keeps the draws of both trees.
+    ValueError if the tokens there differ."""
     rows, tokens = one.forest.num_rows, other.tokens.to(one.tokens.device)
-    if rows != other.forest.num_rows or not torch.equal(one.tokens[:rows], tokens[:rows]):
+    roots = list(range(rows) if at is None else at)
+    if len(roots) != other.forest.num_rows or not torch.equal(one.tokens[roots], tokens[: len(roots)]):
         raise ValueError("only trees of the same roots can be merged")
     pairs = zip(one.forest.parents[rows:], one.tokens[rows:].tolist(), strict=True)
     node_of = {pair: node for node, pair in enumerate(pairs, rows)}  # (parent, token) -> node
-    parents, nodes, added = list(one.forest.parents), list(range(rows)), list[int]()
-    for node, token in enumerate(tokens[rows:].tolist(), rows):
+    parents, nodes, added = list(one.forest.parents), roots, list[int]()
+    for node, token in enumerate(tokens[len(roots) :].tolist(), len(roots)):
         pair = nodes[other.forest.parents[node]], token
         if pair not in node_of:
             node_of[pair] = len(parents)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from copy import copy
 
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Parts, Plan, StatedProbs, StepReference
@@ -56,7 +57,12 @@ class PredictionDrafter(Combined):
             if cursor is None:
                 found.append(NO_CANDIDATES)
                 continue
-            cursor.read(ctx.tokens[row][ctx.prompt_lengths[row] + cursor.num_read :].tolist())
+            assumed = ctx.assumed(row)
+            begin, end = ctx.prompt_lengths[row] + cursor.num_read, len(ctx.tokens[row]) - len(assumed)
+            cursor.read(ctx.tokens[row][begin:end].tolist())
+            if assumed:  # they may be taken back
+                cursor = copy(cursor)
+                cursor.read(assumed)
             tokens = cursor.following(ctx.max_draft_depth[row])
             found.append(chain(tokens, cursor.agreed, ctx.sampling[row].stop))
         self.drafted = {slot: branches.tokens for slot, branches in zip(ctx.slots, found, strict=True)}

@@ -96,6 +96,13 @@ class DraftModel:
             None  # tree of the last forward, and the slots of its rows
         )
         self._gone: set[int] = set()  # slots released or forgotten since that forward
+        # slot -> the tokens that may be taken back after which the last draft began, and the first's index
+        self._assumed: dict[int, tuple[int, list[int]]] = {}
+
+    @property
+    def drafts_ahead(self) -> bool:
+        """Whether it can draft after assumed tokens, which takes a KV cache of its own."""
+        return not isinstance(self.model, ReadsTargetCache)
 
     def longest_draft(self, length: int) -> int:
         """Number of tokens that the model can draft after a text of `length` tokens."""
@@ -162,6 +169,8 @@ class DraftModel:
     def release(self, slots: Sequence[int]) -> None:
         self.forget(slots)
         self._active.difference_update(slots)
+        for slot in slots:
+            self._assumed.pop(slot, None)
         if not self._active:  # free the memory of the KV cache until the next request
             self._cache = self._read = self._logits = None
             self._gone = set()
@@ -238,9 +247,13 @@ class DraftModel:
         it still lacks (None if it lacks none in any row), for the next forward."""
         cache = self.cache(ctx)
         self._active.update(ctx.slots)
+        changed = self._taken_back(ctx)
+        self._gone.update(changed)
         if self._read is not None:
             self._keep(cache, ctx, *self._read)
             self._read, self._logits, self._gone = None, None, set()
+        if changed:
+            cache.rewind(list(changed), list(changed.values()))
         gap = self._lacking(cache, ctx)
         limit = self._prompt_tokens
         if limit is not None and sum(map(len, gap)) > limit:
@@ -250,6 +263,21 @@ class DraftModel:
                     self.model.prefill([part], [slot], cache, NOTHING)
             gap = self._lacking(cache, ctx)
         return cache, gap if any(len(each) for each in gap) else None
+
+    def _taken_back(self, ctx: Context) -> dict[int, int]:
+        """The slots in whose texts other tokens have taken the place of assumed ones, and the index of the
+        first of them."""
+        changed: dict[int, int] = {}
+        for row, slot in enumerate(ctx.slots):
+            begin, before = self._assumed.pop(slot, (0, []))
+            now = ctx.tokens[row][begin : begin + len(before)].tolist()
+            pairs = enumerate(zip(before, now, strict=False))
+            same = next((index for index, (old, new) in pairs if old != new), len(now))
+            if same < len(before):
+                changed[slot] = min(begin + same, ctx.committed[row] - 1)
+            if assumed := ctx.assumed(row):
+                self._assumed[slot] = (ctx.certain[row], assumed)
+        return changed
 
     def _lacking(self, cache: Cache, ctx: Context) -> list[Tensor]:  # B × (G_b,)
         """The committed tokens before each root that the KV cache lacks."""

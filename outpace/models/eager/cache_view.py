@@ -14,6 +14,7 @@ from torch import Tensor
 from outpace.core.tree import TokenTree
 from outpace.models.forward.kv_cache import EagerCache
 
+NOT_REWOUND = "a view of the target's KV cache cannot go back: give a draft model that has a cache of its own"
 OWN_CACHE = "the layers of a target read the target's own KV cache, compiled as the target is"
 
 
@@ -48,6 +49,9 @@ class EagerView(EagerCache):
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         self.discard()
+
+    def rewind(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        raise ValueError(NOT_REWOUND)
 
     def release(self, slots: Sequence[int]) -> None:
         """Does nothing: the target frees its slots."""

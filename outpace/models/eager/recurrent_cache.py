@@ -100,6 +100,14 @@ class RecurrentCache(ContiguousCache):
             self._states.pop(slot, None)
         self._evict(0)
 
+    def rewind(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """Where the states at the index are no longer known, the whole text is read again."""
+        known = [
+            length if self.states_before(slot, length) else 0
+            for slot, length in zip(slots, lengths, strict=True)
+        ]
+        super().rewind(slots, known)
+
     def limit(self, num_bytes: int, *, by: str = "") -> None:
         if self.planes.token_bytes:  # without attention layers, no text is retained
             super().limit(num_bytes, by=by)

@@ -171,6 +171,10 @@ class SlotCache:
     def discard(self) -> None:
         self.tree, self.read, self.slots = None, 0, ()
 
+    def rewind(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        for slot, length in zip(slots, lengths, strict=True):
+            self.lengths[slot] = min(self.lengths[slot], length)
+
     def _move(self, moves: list[tuple[int, int, int]]) -> None:
         """Move entries, of all planes, from one position of a slot to a lower one: (slot, from, to). The
         moves of a slot are in increasing order, so that no entry is overwritten before it is moved."""

@@ -85,6 +85,10 @@ class BlockPool:
                 known = block
             before = self._named[known][0]
 
+    def is_own(self, blocks: Sequence[int]) -> bool:
+        """Whether each of these held blocks belongs to one slot alone, and its tokens are not known."""
+        return all(self._references[block] == 1 and block not in self._named for block in blocks)
+
     def find(self, tokens: Sequence[bytes]) -> list[int]:
         """The known blocks of the longest prefix of a text; `tokens` has one element per block."""
         before, blocks = START, list[int]()

@@ -150,6 +150,13 @@ class PagedCache(SlotCache):
             self.tables.release(slot)
             self.features.pop(slot, None)
 
+    def rewind(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        """ValueError if blocks that would be written again are shared or named."""
+        for slot, length in zip(slots, lengths, strict=True):
+            if not self.tables.pool.is_own(self.tables.blocks(slot)[length // BLOCK_SIZE :]):
+                raise ValueError("a text whose entries the prefix cache knows cannot be taken back")
+        super().rewind(slots, lengths)
+
     def views(self, slot: int, start: int, end: int) -> Sequence[Tensor]:  # planes × (1, H, end - start, D)
         """Copies of the entries at cache positions start to end - 1 of one slot, one per plane."""
         blocks, offsets = self._places(slot, start, end)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from outpace.core.tree import TokenTree
+from outpace.models.eager.cache_view import NOT_REWOUND
 from outpace.models.forward.kv_cache import Planes
 from outpace.models.openvino.paged_cache import PagedCache
 
@@ -53,6 +54,9 @@ class PagedView(PagedCache):
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         self.discard()
+
+    def rewind(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        raise ValueError(NOT_REWOUND)
 
     def release(self, slots: Sequence[int]) -> None:
         """Does nothing: the target frees its slots."""

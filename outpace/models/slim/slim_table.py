@@ -9,6 +9,7 @@ from torch import Tensor
 
 from outpace.core.contracts import Cache, Want
 from outpace.core.tree import TokenTree
+from outpace.models.eager.cache_view import NOT_REWOUND
 from outpace.models.skip_set import SkipSet
 from outpace.models.table import TableCache, TableTarget
 
@@ -77,6 +78,9 @@ class TableView(TableCache):
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         assert all(node == -1 for node in leaf), "the target commits"
         self.discard()
+
+    def rewind(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        raise ValueError(NOT_REWOUND)
 
     def release(self, slots: Sequence[int]) -> None:
         """Does nothing: the target frees its slots."""
