@@ -24,6 +24,7 @@ import torch
 
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, DraftsAhead, Parts, Scores, Step, Verdict
+from outpace.core.request_state import RequestState
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.drafters.compose.rows import joined_rows
@@ -48,7 +49,7 @@ class RunAhead:
         self.lost = 0  # threads that died or hung
 
     def __call__(self, session: Session) -> Iterator[Step]:
-        drafts: dict[int, TokenTree] = {}  # slot -> its pending draft
+        drafts: dict[int, tuple[RequestState, TokenTree]] = {}  # slot -> its request and pending draft
         drafting = self._drafting(session)
         try:
             while session.rows:
@@ -57,7 +58,7 @@ class RunAhead:
                 ctx = session.context()
                 if not ctx.slots:
                     continue  # prompts are not read yet
-                pending = Pending.of(ctx, drafts)
+                pending = Pending.of(ctx, known(session, ctx, drafts))
                 ahead = ctx.assuming(pending.tokens)
                 drafting.start(lambda parts=session.parts, ahead=ahead: proposed(parts, ahead))
                 scores = session.parts.target.score(
@@ -72,7 +73,8 @@ class RunAhead:
                 session.timer.record("draft")
                 verdict = tested(session, ctx, pending, scores, draft.tree)
                 step = session.commit(ctx, replace(draft, tree=pending.tree), scores, verdict)
-                drafts = pending.left(step, draft.tree)
+                left = pending.left(step, draft.tree)
+                drafts = {slot: (session.request(slot), tree) for slot, tree in left.items()}
                 yield step
         finally:
             drafting.close()
@@ -135,6 +137,19 @@ class Pending:
             for row, tokens in following.items()
             if draft.forest.depths[found[row]] == len(tokens) and draft.forest.children[found[row]]
         }
+
+
+def known(
+    session: Session, ctx: Context, drafts: Mapping[int, tuple[RequestState, TokenTree]]
+) -> dict[int, TokenTree]:  # slot -> its pending draft
+    """The drafts without those of requests that have left their slots, or whose texts are read again."""
+    found: dict[int, TokenTree] = {}
+    for slot, length in zip(ctx.slots, ctx.committed, strict=True):
+        if slot in drafts:
+            request, tree = drafts[slot]
+            if session.request(slot) is request and request.length == length:
+                found[slot] = tree
+    return found
 
 
 def proposed(parts: Parts, ctx: Context) -> Draft:

@@ -256,3 +256,18 @@ def test_requests_that_join_and_leave_while_others_draft_ahead() -> None:
     for _ in engine.steps():
         pass
     assert engine.output(slot) == alone
+
+
+def test_a_cancelled_request_leaves_no_draft_to_the_next_one_in_its_slot() -> None:
+    params = SamplingParams(1.0, max_tokens=10, seed=9)
+    alone = texts(parts(), [[1, 0]], [params])[0]
+    for steps in range(2, 8):  # at some of these ends a draft is pending
+        engine = Engine[str](parts())
+        slot = engine.add("first", torch.tensor([0, 1, 1]), SamplingParams(1.0, max_tokens=40, seed=1))
+        for _ in range(steps):
+            engine.step()
+        engine.cancel(slot)
+        assert engine.add("second", torch.tensor([1, 0]), params) == slot
+        for _ in engine.steps():
+            pass
+        assert engine.output(slot) == alone
