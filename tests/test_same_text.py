@@ -206,7 +206,15 @@ def built(name: str) -> Callable[[], Parts]:
 
 
 # without an index, or further samples, or as a target; or nothing is accepted at the exact limit
-NOTHING_DRAFTED = {"autoregressive", "dresd", "medusa-typical", "multi-sample", "quicksilver", "rest"}
+NOTHING_DRAFTED = {
+    "autoregressive",
+    "dresd",
+    "ead",
+    "medusa-typical",
+    "multi-sample",
+    "quicksilver",
+    "rest",
+}
 EARLY_LAYERS = {"kangaroo"}  # even an untrained adapter passes on what the target's first layers compute
 LEARN = {"lookahead", "stand", "token-recycling"}  # they draft only from generated tokens
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from outpace.core.context import Context
-from outpace.core.contracts import Cache, PrefixCache, Prompt
+from outpace.core.contracts import Cache, KnowsPrompts, PrefixCache, Prompt
 from outpace.core.noise import Noise
 from outpace.core.request_state import RequestState
 from outpace.core.sampling_params import SamplingParams
@@ -43,6 +43,8 @@ class Batch:
             num_cached = self.prefix_cache.restore(slot, request.text(request.length - 1))
             if request.num_cached is None:
                 request.num_cached = num_cached
+        if isinstance(self.cache, KnowsPrompts):
+            self.cache.begin(slot, request.prompt_length)
         self.requests[slot : slot + 1] = [request]
         self.rows.append(slot)
 

@@ -47,6 +47,7 @@ __all__ = [
     "Frontier",
     "Guarantee",
     "Key",
+    "KnowsPrompts",
     "TargetProbs",
     "TargetWithLayers",
     "Noise",
@@ -403,6 +404,16 @@ class Target(Protocol):
         """Run one forward over `gap`, whose KV entries are committed, and over the tree's nodes, whose
         entries are provisional until `Cache.commit`. Each node attends to the committed tokens of its row,
         its ancestors and itself. If the tree extends the one scored last, only the new nodes are computed."""
+        ...
+
+
+@runtime_checkable
+class KnowsPrompts(Cache, Protocol):
+    """A KV cache that is told where outputs begin, for a target that treats prompt and output differently."""
+
+    def begin(self, slot: int, prompt_length: int) -> None:
+        """A request with a prompt of this length joins in this empty slot. Its text may be longer than that,
+        if it rejoins."""
         ...
 
 

@@ -19,6 +19,15 @@ class TextTooLong(RowError, ValueError):
     """The text is longer than a model of the method can read."""
 
 
+def text_beyond_draft(slot: int, limit: int) -> TextTooLong:
+    """The error of a method that needs its draft model after every token, where that reads `limit` tokens."""
+    return TextTooLong(
+        slot,
+        f"the draft model reads texts of up to {limit} tokens, and this method needs it after every token: "
+        "lower max_tokens, or use a draft model that reads more",
+    )
+
+
 class DraftFailed(RowError):
     """The drafter failed, and the method's distribution depends on it."""
 

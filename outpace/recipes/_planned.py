@@ -9,7 +9,7 @@ PROGRAMS = frozenset({"draft-design"})
 PLANNED = frozenset(
     """
     arbitrage aurora chimera confu coral cspd dart deer diffuspec double dovetail
-    dream dsp dultra duodecoding ead easyspec falcon flash fspad glide-cape gsd gto
+    dream dsp dultra duodecoding easyspec falcon flash fspad glide-cape gsd gto
     gumiho hivis jakiro judge-decoding lantern longspec magicdec mirror-sd
     mulo-sd online-sd owl parallelspec polybasic ralmspec
     ralmspec-knnlm rapid reflective-verification s4c specbranch specdiff specdiff2

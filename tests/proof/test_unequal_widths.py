@@ -53,4 +53,5 @@ def test_the_distribution_is_the_targets(method: str, vocab: int, of_drafts: int
     requests = partial(ragged, top_k=2, prompt=(0, vocab - 1, 1, 0, vocab - 1, 1))
     proof = Subject(recipe, options, given).prove(requests, 300)
     assert proof.as_promised, proof
-    assert proof.error is not None and proof.error < 1e-12 and proof.drafted
+    assert proof.error is not None and proof.error < 1e-12
+    assert proof.drafted or not proof.allowed

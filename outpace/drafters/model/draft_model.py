@@ -29,7 +29,7 @@ from outpace.core.contracts import (
     Target,
     Want,
 )
-from outpace.core.row_error import TextTooLong
+from outpace.core.row_error import text_beyond_draft
 from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.compose.rows import context_of_rows, draft_within
 from outpace.drafters.model.draft_reader import DraftReader, check_logits
@@ -114,11 +114,7 @@ class DraftModel:
         limit = self.model.max_length
         for length, slot in zip(ctx.committed, ctx.slots, strict=True):
             if limit is not None and length > limit:
-                raise TextTooLong(
-                    slot,
-                    f"the draft model reads texts of up to {limit} tokens, and this method needs it after "
-                    "every token: lower max_tokens, or use a draft model that reads more",
-                )
+                raise text_beyond_draft(slot, limit)
         return self._propose(ctx, plan.within([self.longest_draft(length) for length in ctx.committed]))
 
     def _propose(self, ctx: Context, plan: Plan) -> Draft:
