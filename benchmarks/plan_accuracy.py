@@ -22,10 +22,10 @@ from typing import Annotated, Any
 import typer
 from torch import Tensor
 
-from benchmarks.means import Mean, mean_interval
 from outpace.api.model import Model, load
 from outpace.api.opener import ModelOpener
 from outpace.api.settings import end_tokens
+from outpace.bench.measure.means import Mean, mean_interval
 from outpace.bench.measure.metrics import reads_prompts
 from outpace.bench.measure.provenance import provenance, threads
 from outpace.bench.measure.workload import encode, load_items

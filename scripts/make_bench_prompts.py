@@ -6,6 +6,7 @@ Deterministic: `python scripts/make_bench_prompts.py` always writes the same tas
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from outpace.bench.measure.workload import FOLDER
@@ -15,9 +16,16 @@ COUNT = 40
 
 
 def lines(kind: str) -> list[str]:
-    """JSON lines of the first COUNT held-out tasks of a kind: id and the turns of the chat."""
-    tasks = held_out(kind, COUNT)
-    rows = [{"id": f"{kind}/{index}", "turns": list(task.turns)} for index, task in enumerate(tasks)]
+    """JSON lines of the first COUNT held-out tasks of a kind: id, the turns of the chat, and the answer,
+    without the steps that lead to a number."""
+    rows = [
+        {
+            "id": f"{kind}/{index}",
+            "turns": list(task.turns),
+            "answer": re.findall(r"\d+", task.answer)[-1] if kind == "arithmetic" else task.answer,
+        }
+        for index, task in enumerate(held_out(kind, COUNT))
+    ]
     return [json.dumps(row, ensure_ascii=False) for row in rows]
 
 

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.means import Mean, mean_interval
 from benchmarks.verification_rules.comparison import RULES, Recorded, Recorder
 from outpace.api.model import Model, load
 from outpace.api.opener import ModelOpener
 from outpace.api.settings import end_tokens
 from outpace.bench.measure import provenance
+from outpace.bench.measure.means import Mean, mean_interval
 from outpace.bench.measure.workload import encode, load_items
 from outpace.bench.report.json_file import write_json
 from outpace.cli.failures import report_failures

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from outpace.recipes._catalogue import Entry, RecipeSource, catalogue, options_in, source_of
 from outpace.recipes._defaults import DRAFTS, default_method
-from outpace.recipes._method_names import Method, parse_methods, split_outside
+from outpace.recipes._method_names import Method, option_value, parse_methods, split_outside
 from outpace.recipes._options import (
     MissingOptionError,
     RecipeError,
@@ -51,6 +51,7 @@ __all__ = [
     "get",
     "identifier",
     "names",
+    "option_value",
     "other_names",
     "own_options",
     "parse_methods",

@@ -51,7 +51,7 @@ def parse_methods(text: str) -> list[Method]:
                 raise ValueError(f"{option!r} is no option: write name:option=value")
             last = methods.pop()
             methods.append(
-                Method(last.name, {**last.options, key.strip().replace("-", "_"): _value(value.strip())})
+                Method(last.name, {**last.options, key.strip().replace("-", "_"): option_value(value)})
             )
     if not methods:
         raise ValueError("no method was named")
@@ -82,7 +82,9 @@ def split_outside(text: str, separator: str) -> list[str]:
     return [piece.strip() for piece in pieces if piece.strip()]
 
 
-def _value(text: str) -> Any:
+def option_value(text: str) -> Any:
+    """The value of an option as Python would read it, or the text itself."""
+    text = text.strip()
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.means import mean_interval
 from outpace.bench.measure.bootstrap import Interval, median_interval
 from outpace.bench.measure.forward_cost import IN_A_ROW, measure_forwards
+from outpace.bench.measure.means import mean_interval
 from outpace.core.contracts import Scores, TokenTree
 from outpace.cost.cost_curve import CostCurve
 from outpace.models.table import TableTarget

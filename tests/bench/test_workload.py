@@ -6,11 +6,16 @@ import gzip
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from outpace.bench.measure.run import encode_prompts
+from outpace.bench.measure.text_quality import is_right
 from outpace.bench.measure.workload import BUILT_IN, FOLDER, WorkloadItem, encode, load_items
+from outpace.core.sampling_params import SamplingParams
+from zoo_training.tasks import check
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,6 +81,31 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert [item.turns[0] for item in load_items(str(text))] == ["one\n\nmore", "two"]
 
 
+def test_answers_are_those_of_the_last_turn(tmp_path: Path) -> None:
+    path = rows(
+        tmp_path / "sums.jsonl",
+        {"prompt": "1 + 1 =", "answer": 2},
+        {"turns": ["What is 1 + 1?", "And 2 + 2?"], "answer": "4"},
+        {"messages": [{"role": "user", "content": "Why?"}], "answer": None},
+    )
+    items = load_items(str(path))
+    assert [item.answer for item in items] == ["2", "4", None]
+    plain: Any = SimpleNamespace(run=lambda prompts, sampling: SimpleNamespace(outputs=[[65]]))
+    cases, _ = encode_prompts(items, Readable(), plain, SamplingParams(max_tokens=4))
+    assert [(case.id, case.answer) for case in cases] == [
+        ("sums/0", "2"),
+        ("sums/1#1", None),
+        ("sums/1#2", "4"),
+        ("sums/2", None),
+    ]
+    for kind in ("arithmetic", "edit"):
+        for item in load_items(kind):
+            assert item.answer and check(kind, item.turns, item.answer)
+            # the check of the zoo's tasks and that of the benchmark say the same
+            for text in (item.answer, f"{item.answer} 7", f"\n{item.answer}\n", "7"):
+                assert is_right(text, item.answer) == check(kind, item.turns, text)
+
+
 def test_fewer_prompts_are_spread_over_the_file(tmp_path: Path) -> None:
     path = rows(tmp_path / "many.jsonl", *({"prompt": str(number)} for number in range(10)))
     assert [item.turns[0] for item in load_items(str(path), 5)] == ["0", "2", "4", "6", "8"]
@@ -111,6 +141,11 @@ class Letters:
     ) -> str:
         assert not tokenize and add_generation_prompt
         return "".join(f"[{message['role'][0]}]{message['content']}" for message in messages) + "[a]"
+
+
+class Readable(Letters):
+    def decode(self, tokens: list[int]) -> str:
+        return "".join(map(chr, tokens))
 
 
 def test_conversations_give_the_turns_of_their_user(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from outpace.page.line_chart import line_chart
+from outpace.page.line_chart import line_chart, point_chart
 from outpace.plan.plan import Plan
 from outpace.plan.report import to_html, to_json
 from tests.bench.test_report_page import measured
@@ -77,6 +77,20 @@ def test_a_chart_has_its_points_where_their_values_are() -> None:
     assert line_chart({"a": {3: 1.0}}).lines[0].points[0][0] == 50.0
     with pytest.raises(ValueError, match="at least one value"):
         line_chart({})
+
+
+def test_points_stand_anywhere_and_are_joined_in_their_order() -> None:
+    chart = point_chart({"a": [(0.5, 2.0, "x=1"), (-0.5, 1.0, "")], "b": [(0.0, 0.5, "")]})
+    assert [text for _, text in chart.x_labels] == ["-0.6", "-0.4", "-0.2", "0", "0.2", "0.4", "0.6"]
+    assert [at for at, _ in chart.x_labels] == pytest.approx([100 * index / 6 for index in range(7)])
+    assert chart.lines[0].points == [(pytest.approx(550 / 6), 100.0), (pytest.approx(50 / 6), 50.0)]
+    assert chart.lines[0].notes == [(pytest.approx(550 / 6), 100.0, "x=1")]
+    assert chart.lines[1].points == [(pytest.approx(50.0), 25.0)] and chart.reference == 50.0
+    only = point_chart({"a": [(0.0, 1.0, "")]})
+    assert only.x_labels == [(0.0, "0"), (100.0, "1")] and only.lines[0].points[0][0] == 0.0
+    assert [text for _, text in point_chart({"a": [(0.013, 1.0, "")]}).x_labels][-1] == "0.014"
+    with pytest.raises(ValueError, match="at least one point"):
+        point_chart({})
 
 
 @pytest.fixture(scope="module")

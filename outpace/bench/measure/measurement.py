@@ -16,6 +16,7 @@ from outpace.bench.measure.contender import EAGER, Contender, PeerRefused
 from outpace.bench.measure.disturbance import disturbance
 from outpace.bench.measure.forward_cost import Timings, measure_forwards
 from outpace.bench.measure.ideal import DRAFT, TARGET
+from outpace.bench.measure.quality import measured, with_quality
 from outpace.bench.measure.recommend import MethodChoice, Recommendation, nothing, recommend
 from outpace.bench.measure.run import EncodedPrompt, Run, batches, interleave, reason, trials, warm_up
 from outpace.bench.report.model_tables import forward_costs, preparation
@@ -51,6 +52,8 @@ class Measurement:
     settings: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: Any = None  # the target's, for sample texts
     repeat: int = 1  # how often every prompt is decoded in a round
+    # contender whose option takes several values -> its name without the option, and option=value
+    curves: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     selection: str = VARIED  # selection of prompts for tables and recommendation, stated before the run
     load_seconds: Mapping[str, float] = field(default_factory=dict)
     compile_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -95,7 +98,8 @@ class Measurement:
         after: Callable[[Run], None] = lambda run: None,
         stage: Callable[[str], None] = lambda what: None,
     ) -> None:
-        """Time the forwards, warm up, bound the acceptance, then make all runs, contenders interleaved.
+        """Time the forwards, warm up, bound the acceptance, then make all runs, contenders interleaved. Then,
+        if a contender does not promise the target's distribution, measure the quality of its texts.
 
         An interruption or error is stored in `interrupted` or `error`; the runs so far are kept.
         """
@@ -134,6 +138,14 @@ class Measurement:
                 after=made,
                 lost=lost,
             )
+            target = (targets or {}).get((TARGET, self.contenders[0].mode))
+            if target is not None and (wanted := measured(self.contenders, self.temperatures)):
+                stage("measuring quality")
+                # the answers in texts that go on behind their end are not looked for
+                tokenizer = None if self.settings.get("ignore_eos") else self.tokenizer
+                self.runs = list(
+                    with_quality(self.runs, wanted, target, self.sampling, tokenizer, seed=self.seed)
+                )
         except (KeyboardInterrupt, StopMeasurement):
             self.interrupted = True
         except Exception as error:  # the caller raises it after the runs have been written

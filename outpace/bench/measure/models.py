@@ -180,6 +180,7 @@ class BenchModels:
         ignore_eos: bool = False,
         selection: str = VARIED,
         settings: dict[str, Any] | None = None,  # additional settings to report
+        curves: Mapping[str, tuple[str, str]] | None = None,  # as in `Measurement`, of the labels of methods
         optional: Container[str] = (),  # labels of methods that are left out if they cannot be built
     ) -> Measurement:
         """Encode the prompts and build a contender for every method and peer. ValueError if no prompt fits
@@ -237,6 +238,7 @@ class BenchModels:
             temperatures=temperatures,
             rounds=rounds,
             repeat=repeat,
+            curves=curves or {},
             selection=selection,
             batch=batch,
             seed=seed,

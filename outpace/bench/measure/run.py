@@ -11,6 +11,7 @@ from torch import Tensor
 
 from outpace.bench.measure.contender import Contender, PeerFailed, PeerRefused, RunOutcome, shortened
 from outpace.bench.measure.metrics import Counts, first_difference, repetition
+from outpace.bench.measure.text_quality import TextQuality
 from outpace.bench.measure.workload import WorkloadItem, encode
 from outpace.core.sampling_params import SamplingParams
 
@@ -24,6 +25,7 @@ class EncodedPrompt:
     id: str
     workload: str
     tokens: Tensor  # (T,) int64
+    answer: str | None = None  # the right answer, if it is known
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Run:
     early_tokens: int | None  # number of tokens generated in those steps
     counts: Counts | None
     outputs: tuple[tuple[int, ...], ...]
+    quality: tuple[TextQuality, ...] | None = None  # of the outputs; None: not measured
 
     @property
     def tokens(self) -> int:
@@ -96,7 +99,8 @@ def encode_prompts(
     greedy = replace(sampling, temperature=0.0)
     for item in items:
         replies: list[str] = []
-        for turn in range(len(item.turns) if item.chat else 1):
+        turns = len(item.turns) if item.chat else 1
+        for turn in range(turns):
             name = f"{item.id}#{turn + 1}" if len(item.turns) > 1 else item.id
             tokens = encode(tokenizer, item, replies)
             if len(tokens) == 0 or (
@@ -104,8 +108,9 @@ def encode_prompts(
             ):
                 too_long.append(name)
                 break
-            cases.append(EncodedPrompt(name, item.workload, tokens))
-            if turn + 1 < len(item.turns):
+            is_last = turn + 1 == turns
+            cases.append(EncodedPrompt(name, item.workload, tokens, item.answer if is_last else None))
+            if not is_last:
                 reply = plain.run([tokens], [greedy]).outputs[0]
                 replies.append(tokenizer.decode([token for token in reply if token not in sampling.stop]))
     return cases, too_long
@@ -142,11 +147,14 @@ def seeds(trial: Trial, base: int) -> list[int]:
     return [first + row for row in range(len(trial.cases))]
 
 
+def params_of(trial: Trial, sampling: SamplingParams, seed: int) -> list[SamplingParams]:
+    """The sampling parameters of each row of a trial."""
+    return [replace(sampling, temperature=trial.temperature, seed=number) for number in seeds(trial, seed)]
+
+
 def run_trial(contender: Contender, trial: Trial, sampling: SamplingParams, seed: int) -> Run:
     """Run one contender on one trial; prompts one at a time if the contender is `single`."""
-    row_params = [
-        replace(sampling, temperature=trial.temperature, seed=number) for number in seeds(trial, seed)
-    ]
+    row_params = params_of(trial, sampling, seed)
     prompts = [case.tokens for case in trial.cases]
     if contender.single:
         outcomes = [

@@ -25,6 +25,7 @@ class WorkloadItem:
     workload: str
     turns: tuple[str, ...]
     chat: bool  # whether the turns are user messages; otherwise there is one, a text to continue
+    answer: str | None = None  # the right answer to the last turn, if the file has it
 
 
 def load_items(source: str, max_items: int | None = None) -> list[WorkloadItem]:
@@ -85,9 +86,10 @@ def user_turns(messages: Any) -> list[str]:
 
 def _from_row(row: Mapping[str, Any], index: int, name: str) -> WorkloadItem:
     label = next((str(row[key]) for key in ("id", "question_id", "task_id") if key in row), f"{name}/{index}")
+    answer = None if row.get("answer") is None else str(row["answer"])
     if "turns" in row:
-        return WorkloadItem(label, name, tuple(map(str, row["turns"])), True)
-    return WorkloadItem(label, name, (str(row["prompt"]),), bool(row.get("chat", False)))
+        return WorkloadItem(label, name, tuple(map(str, row["turns"])), True, answer)
+    return WorkloadItem(label, name, (str(row["prompt"]),), bool(row.get("chat", False)), answer)
 
 
 def encode(tokenizer: Any, item: WorkloadItem, replies: Sequence[str] = ()) -> Tensor:  # (T,) int64

@@ -9,9 +9,17 @@ from typing import Any
 
 from outpace.bench.measure.contender import COMPILED, EAGER
 from outpace.bench.measure.measurement import Measurement
+from outpace.bench.report.fidelity import fidelity
 from outpace.bench.report.samples import samples
 from outpace.bench.report.summary import ResultRow, headline
-from outpace.bench.report.tables import heading, notes, number, percent, tables, with_interval
+from outpace.bench.report.tables import (
+    heading,
+    notes,
+    number,
+    percent,
+    tables,
+    with_interval,
+)
 from outpace.bench.report.usage import commands
 from outpace.page.templates import render
 from outpace.tables import Table
@@ -111,6 +119,7 @@ def to_html(measurement: Measurement, rows: Sequence[ResultRow]) -> str:
         answers=answers,
         commands=commands(measurement, rows),
         overview=overview(measurement, rows),
+        fidelity=fidelity(measurement, rows),
         samples=samples(measurement, rows),
         groups=groups,
         models=measurement.models(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -88,4 +89,5 @@ def run_to_json(run: Run) -> dict[str, Any]:
         "prompt_seconds": run.prompt_seconds,
         "repetition": run.repetition,
         **counted,
+        **({"quality": [asdict(text) for text in run.quality]} if run.quality else {}),
     }

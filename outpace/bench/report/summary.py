@@ -16,6 +16,7 @@ from outpace.bench.measure.contender import Contender
 from outpace.bench.measure.halves import HalfSummary, in_halves, rate
 from outpace.bench.measure.ideal import Costs, ideal_speedup
 from outpace.bench.measure.metrics import Counts
+from outpace.bench.measure.quality import Quality, quality_of
 from outpace.bench.measure.run import Run
 
 MAX_REPETITION = 0.15  # share of repeated 4-grams: repetitive text is easy to draft for every method
@@ -65,6 +66,7 @@ class ResultRow:
     precision: str = ""  # data type of the computation, such as bf16
     repeat: int = 1  # how often each prompt was decoded in a round
     halves: tuple[HalfSummary, HalfSummary] | None = None  # first and second half of the prompts
+    quality: Quality | None = None  # of the texts; None: not measured, as those of lossless methods
 
     @property
     def too_few_prompts(self) -> bool:
@@ -104,6 +106,7 @@ class ResultRow:
             "halves": dict(zip(("first", "second"), (half.to_json() for half in self.halves), strict=True))
             if self.halves
             else None,
+            "quality": self.quality.to_json() if self.quality else None,
         }
 
 
@@ -262,6 +265,7 @@ def _values(
         "counts": counts,
         "repeat": 1 + max((run.trial.again for run, _ in pairs), default=0),
         "halves": in_halves(pairs),
+        "quality": quality_of(pairs, seed=seed),
     }
 
 

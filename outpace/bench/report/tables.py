@@ -1,5 +1,5 @@
-"""The result tables of a benchmark: speed, efficiency and differing texts, acceptance and time per step,
-learning."""
+"""The result tables of a benchmark: speed, quality, efficiency and differing texts, acceptance and time per
+step, learning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 
 from outpace.bench.measure.bootstrap import Interval
 from outpace.bench.measure.contender import COMPILED, EAGER
+from outpace.bench.measure.means import Mean
 from outpace.bench.measure.metrics import PARTS
+from outpace.bench.measure.quality import Quality
 from outpace.bench.report.summary import ALL, SELECTIONS, VARIED, ResultRow, headline
 from outpace.tables import Table
 
@@ -36,6 +38,15 @@ TWO_MODES = (
     "are over "
     "compiled plain decoding; texts are compared within a mode, except those of plain decoding."
 )
+QUALITY_NOTE = (
+    " Quality is that of the texts whose speed was measured. Exact match: texts with the known answer of "
+    "their prompt. Loss: -log p of the texts' tokens, where p is the target at temperature 1 without other "
+    "parameters, from one plain forward over prompt and text. Unlike the target: at temperature 0, the share "
+    "of tokens that are not the target's most probable ones after the method's own text before them; plain "
+    "decoding has some by rounding alone. Excess loss: above temperature 0, the loss less that of plain "
+    "decoding's texts for the same prompts and seeds; above 0 the texts are less probable than the target's, "
+    "below 0 more probable. What is = target promises its distribution and was not measured."
+)
 NOT_THE_TARGETS = " LOSSY, so that their texts are not the target's: {names}."
 
 
@@ -54,6 +65,15 @@ def with_interval(interval: Interval | None, too_few: str = TOO_FEW) -> str:
     if not interval.known:
         return too_few
     return f"{number(interval.median)} ({number(interval.low)}-{number(interval.high)})"
+
+
+def mean_with_interval(mean: Mean | None, digits: int = 3, factor: float = 1.0) -> str:
+    """Text such as `0.012 (-0.004 to 0.031)`, times `factor`; without an interval if there were too few
+    prompts."""
+    if mean is None or mean.mean != mean.mean:
+        return "-"
+    value, low, high = (number(factor * each, digits) for each in (mean.mean, mean.low, mean.high))
+    return f"{value} ({low} to {high})" if mean.known else value
 
 
 def _positions(row: ResultRow) -> str:
@@ -136,6 +156,47 @@ LEARNING: tuple[Column, ...] = (
     ),
 )
 
+EXACT = "= target"
+
+
+def _quality(shown: Callable[[Quality], str]) -> Callable[[ResultRow], str]:
+    def cell(row: ResultRow) -> str:
+        if row.quality is not None:
+            return shown(row.quality)
+        return EXACT if row.lossless and row.kind == "outpace" else "-"
+
+    return cell
+
+
+def quality_columns(rows: Sequence[ResultRow]) -> tuple[Column, ...]:
+    """The columns of a table of quality: those that rows have a value for."""
+    answers = any(row.quality and row.quality.answered for row in rows)
+    greedy = any(row.quality and row.quality.unlike for row in rows)
+    sampled = any(row.quality and row.quality.excess for row in rows)
+    return (
+        ("method", lambda row: row.contender),
+        ("speedup, paired (95 %)", lambda row: with_interval(row.speedup)),
+        *((("exact match", _quality(lambda each: f"{each.right}/{each.answered}")),) if answers else ()),
+        ("loss, nats per token", _quality(lambda each: number(each.loss.mean, 3))),
+        *(
+            (("unlike the target, % (95 %)", _quality(lambda each: mean_with_interval(each.unlike, 2, 100))),)
+            if greedy
+            else ()
+        ),
+        *(
+            (("excess loss (95 %)", _quality(lambda each: mean_with_interval(each.excess))),)
+            if sampled
+            else ()
+        ),
+    )
+
+
+def quality_table(title: str, rows: Sequence[ResultRow]) -> Table | None:
+    """Speed beside quality; None if quality was not measured."""
+    if not any(row.quality for row in rows):
+        return None
+    return _table(title, quality_columns(rows), rows)
+
 
 def notes(rows: Sequence[ResultRow]) -> str:
     """Explanation of the columns, printed below the tables."""
@@ -143,13 +204,14 @@ def notes(rows: Sequence[ResultRow]) -> str:
     return (
         NOTE
         + (TWO_MODES if {COMPILED, EAGER} <= {row.mode for row in rows} else "")
+        + (QUALITY_NOTE if any(row.quality for row in rows) else "")
         + (NOT_THE_TARGETS.format(names=", ".join(lossy)) if lossy else "")
     )
 
 
 def tables(rows: Sequence[ResultRow], selection: str = VARIED) -> list[Table]:
-    """The tables of each workload and temperature: speed, efficiency, inside a step, and for repeated prompts
-    the first against the second half."""
+    """The tables of each workload and temperature: speed, quality where it was measured, efficiency, inside a
+    step, and for repeated prompts the first against the second half."""
     found: list[Table] = []
     for temperature in dict.fromkeys(row.temperature for row in rows):
         for workload in dict.fromkeys(row.workload for row in rows):
@@ -162,6 +224,8 @@ def tables(rows: Sequence[ResultRow], selection: str = VARIED) -> list[Table]:
             title = f"{about}: {first.prompts} of {everything.prompts} prompts, {SELECTIONS[first.selection]}"
             peers = any(row.kind == "peer" for row in shown)
             found.append(_table(title, SPEED, shown))
+            if quality := quality_table(f"{about}: quality", shown):
+                found.append(quality)
             columns = (*CHECKS, PRECISION) if peers else CHECKS
             found.append(_table(f"{about}: efficiency, and texts unlike plain decoding's", columns, shown))
             inside = [row for row in shown if row.counts]

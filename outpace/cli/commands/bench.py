@@ -67,6 +67,10 @@ def bench(
     top_p: o.TopP = None,
     min_p: o.MinP = None,
     repetition_penalty: o.RepetitionPenalty = None,
+    pareto: Annotated[
+        str | None,
+        Option(metavar="OPTION=VALUES", help="LOSSY methods with each value, as in epsilon=0.05,0.1."),
+    ] = None,
     rounds: Annotated[int, Option(min=1, help="Number of rounds in which everything is measured.")] = 3,
     repeat: Annotated[
         int, Option(min=1, help="Times each prompt is decoded in a round, to measure what methods learn.")
@@ -125,6 +129,7 @@ def bench(
             read_options(method.name)  # an unknown name is refused before anything is imported
     with o.importing():
         from outpace.bench.measure import provenance
+    from outpace.bench.measure.knob import Knob
     from outpace.bench.measure.line_up import check_names
     from outpace.bench.measure.models import BenchModels
     from outpace.bench.measure.workload import load_items
@@ -142,6 +147,9 @@ def bench(
     further_peers = _further_peers(ctx.obj, [each for each in peers if each != TRANSFORMERS], device)
     check_names(named)  # before models are loaded
     explicit = {method.label for method in parse_methods(names[0])} if names[0] else set[str]()
+    optional = set(names[1:]) - explicit  # a family has methods that need parts of their own
+    named, curves = Knob.parse(pareto).spread(named) if pareto else (named, {})
+    optional |= {label for label, (name, _) in curves.items() if name in optional}
     items = [
         item
         for source in split_outside(prompts or PROMPTS[family is not None], ",")
@@ -179,7 +187,8 @@ def bench(
             ignore_eos=ignore_eos,
             selection=selection.value,
             settings=settings,
-            optional=set(names[1:]) - explicit,  # a family has methods that need parts of their own
+            curves=curves,
+            optional=optional,
         )
         for name, reason in measurement.failed.items():
             print_status(f"{name} was left out: {reason}")
