@@ -94,6 +94,17 @@ SELF_SPECULATION = (
     f"--compile --no-eager --methods {EXITS},del-decoding,auto {ALL_PROMPTS} --num-prompts 6 --rounds 1 "
     "--max-tokens 96 --selection all"
 )
+# LOSSY methods beside the exact ones that they relax, over the values of an option: 2 to 5 minutes each
+RELAXED = {
+    "medusa": (
+        "medusa,medusa:num_nodes=15,medusa-typical:head=zoo:medusa,medusa-typical:head=zoo:medusa:num_nodes=15",
+        "epsilon=0.01,0.03,0.09,0.25",
+        "0,0.7",
+    ),
+    "cascades": ("speculative-sampling,speculative-cascades", "alpha=-1,0.1,0.3,0.5,0.9", "0,1"),
+    "scd": ("speculative-sampling,scd", "beta=0,0.25,0.5,1", "0,1"),
+}
+RELAXED_PROMPTS = f"{ALL_PROMPTS} --num-prompts 10 --rounds 1 --max-tokens 96 --selection all"
 # beside other engines, with whole weights and with compressed ones
 CPU_ENGINES = (
     "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain:head={head},"
@@ -174,6 +185,15 @@ STEPS: dict[str, tuple[str, str]] = {
         "bench",
         f"--target out/models/layerskip-113m {SELF_SPECULATION}",
     ),
+    **{
+        f"relaxed/{name}{size}-cpu.json": (
+            "bench",
+            f"{pair}--compile --no-eager --dtype bfloat16 --methods {methods} --pareto {knob} "
+            f"--temperature {temperatures} {RELAXED_PROMPTS}",
+        )
+        for size, pair in (("", ""), ("-113m", f"{WIDER_PAIR} "))
+        for name, (methods, knob, temperatures) in RELAXED.items()
+    },
     "weights/weights-cpu.json": ("weights", ""),
     "plan/plan-cpu.json": ("plan_accuracy", "--num-prompts 6 --max-tokens 48 --batch 1,2,4"),
     "plan/plan-113m-cpu.json": (
