@@ -14,6 +14,7 @@ from outpace.bench.report.summary import ALL
 from outpace.core.contracts import Recipe, Target
 from outpace.models.heads.opened_head import OpenedHead
 from outpace.models.predictors.predictor import Predictor
+from outpace.models.slim.grouped_layers import DeepDraft
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._option_kinds import kinds_in
 from outpace.recipes.control.multilingual_drafter.specialists import Specialists
@@ -33,7 +34,7 @@ def needs(recipe: Recipe) -> str:
         kinds = required if name in needed else optional
         kinds |= {kind.annotation for kind in kinds_in(hints[name])}
     drafters = ["a draft model, any tokenizer"] * (CrossVocabularyDraft in required)
-    drafters += ["a draft model, same tokenizer"] * (Target in required)
+    drafters += ["a draft model, same tokenizer"] * bool({Target, DeepDraft} & required)
     drafters += ["a draft head"] * any(map(is_head, required))
     parts = [", or ".join(drafters)] if drafters else []
     parts += ["a predictor"] * any(map(is_predictor, required)) + ["an index"] * any(map(is_file, required))

@@ -24,6 +24,7 @@ from outpace.drafters.no_draft import NoDraft
 from outpace.drafters.synthetic import Synthetic
 from outpace.models.hf.target import HFTarget, load
 from outpace.models.names import resolve
+from outpace.models.slim.grouped_layers import DeepDraft
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 from outpace.proof.decode_all import texts
 from outpace.proof.models import Models, transformers_models
@@ -191,6 +192,8 @@ def built(name: str) -> Callable[[], Parts]:
     )
     FIXTURES.append(fixtures)  # its files are removed with it
     hints = typing.get_type_hints(recipe.build)
+    if hints.get("draft") is DeepDraft:  # the zoo's draft models for this target have two layers
+        models["draft"] = zoo("target")
     for option in ("head", "arms", "predictor", "anchors"):
         if kind := kind_of(hints.get(option)):
             models[option] = kind.fixture(fixtures)

@@ -47,6 +47,12 @@ class Models:
     logits: Logits  # the target's logits, computed without the engine
     cross_vocabulary: CrossVocabularyDraft  # draft model whose vocabulary is not the target's
     bound: float = BOUND  # largest difference of a probability attributed to rounding
+    deep: Target | None = None  # a draft model of at least four layers; None: the first of `drafts` is one
+
+    @property
+    def deep_draft(self) -> Target:
+        """A draft model of at least four layers, for methods that change its middle ones."""
+        return self.deep or self.drafts[0]
 
     @property
     def folder(self) -> Path:
@@ -165,8 +171,8 @@ def _peaked(
 
 
 def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
-    """Randomly initialised transformers models in float64: a two-layer target, one-layer drafts. `window`:
-    sliding attention window in tokens (Mistral); None: full attention (Llama)."""
+    """Randomly initialised transformers models in float64: a two-layer target, one-layer drafts and one
+    of four layers. `window`: sliding attention window in tokens (Mistral); None: full attention (Llama)."""
     from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
     from outpace.models.hf.target import HFTarget
@@ -203,7 +209,8 @@ def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
 
     name = "transformers, full attention" if window is None else f"transformers, window of {window}"
     other = cross_vocabulary(HFTarget(model(1, 4, len(DRAFT_STRINGS))), vocab)
-    return Models(name, HFTarget(target), (HFTarget(model(1, 2)), HFTarget(model(1, 3))), logits, other)
+    drafts = HFTarget(model(1, 2)), HFTarget(model(1, 3))
+    return Models(name, HFTarget(target), drafts, logits, other, deep=HFTarget(model(4, 5)))
 
 
 def recurrent_models(vocab: int = 4) -> Models:

@@ -32,6 +32,7 @@ from outpace.models.heads.position_model import PositionModel
 from outpace.models.names import resolve
 from outpace.models.predictors.folder import load_predictor
 from outpace.models.predictors.kinds import PredictorKind, predictor_kinds
+from outpace.models.slim.grouped_layers import DeepDraft
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._options import RecipeError
 from outpace.recipes.control.multilingual_drafter.prompt_profile import PromptProfile
@@ -98,6 +99,8 @@ class Fixtures(Protocol):
     def target(self) -> Target: ...
     @property
     def drafts(self) -> Sequence[Target]: ...  # with the target's vocabulary
+    @property
+    def deep_draft(self) -> Target: ...  # the same, with at least four layers
     @property
     def cross_vocabulary(self) -> CrossVocabularyDraft: ...
     @property
@@ -351,6 +354,14 @@ KINDS = (
         _same_size,
         lambda fixtures: fixtures.drafts[0],
         essential=False,  # optional in some recipes, as `fallback: Target | None`
+    ),
+    OptionKind(
+        DeepDraft,
+        "a smaller model with the same vocabulary and at least four layers",
+        lambda value: isinstance(value, Target),
+        lambda value, opener: opener.draft(value),
+        _same_size,
+        lambda fixtures: fixtures.deep_draft,
     ),
     OptionKind(
         CrossVocabularyDraft,

@@ -8,14 +8,14 @@ PROGRAMS = frozenset({"draft-design"})
 
 PLANNED = frozenset(
     """
-    arbitrage aurora chimera confu coral cspd dart deer diffuspec double dovetail
-    dream dsp dultra duodecoding easyspec falcon flash fspad glide-cape gsd gto
+    arbitrage aurora chimera confu coral cspd dart deer diffuspec double
+    dovetail dream dsp dultra duodecoding falcon flash fspad glide-cape gsd gto
     gumiho hivis jakiro judge-decoding lantern longspec magicdec mirror-sd
-    mulo-sd online-sd owl parallelspec polybasic ralmspec
-    ralmspec-knnlm rapid reflective-verification s4c specbranch specdiff specdiff2
-    specextend speckv specmquant specpc specpv specreason
-    speculative-rag speculative-streaming speculative-thinking speculative-verdict
-    specvlm sprinter srm staged-sd stree syntax-aligned-medusa tlt vispec
+    mulo-sd online-sd owl parallelspec polybasic ralmspec ralmspec-knnlm rapid
+    reflective-verification s4c specbranch specdiff specdiff2 specextend speckv
+    specmquant specpc specpv specreason speculative-rag speculative-streaming
+    speculative-thinking speculative-verdict specvlm sprinter srm staged-sd
+    stree syntax-aligned-medusa tlt vispec
     """.split()
 )
 

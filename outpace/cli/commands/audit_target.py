@@ -43,6 +43,11 @@ class RealFixtures:
         return ()
 
     @property
+    def deep_draft(self) -> Target:
+        """Always raises ValueError: the user gives draft models by name."""
+        raise ValueError("a draft model has to be named: give --draft")
+
+    @property
     def cross_vocabulary(self) -> CrossVocabularyDraft:
         """Always raises ValueError: the user gives draft models by name."""
         raise ValueError("a draft model has to be named: give --draft")

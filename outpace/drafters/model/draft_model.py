@@ -50,7 +50,9 @@ class DraftModel:
 
     `sampled`: draw the draft tokens instead of taking the most probable ones; `replace`: draw siblings with
     replacement; `growth`: a function that builds the tree, in place of `drafters.model.grow.grow`;
-    `keeps_hidden`: keep hidden states for it; `keeps_logits`: keep the logits of the last draft for `read`;
+    `keeps_drafted`: false drops the KV entries of drafted tokens after each draft, for models whose entries
+    differ while they draft: committed ones are read again with the next root; `keeps_hidden`: keep hidden
+    states for `growth`; `keeps_logits`: keep the logits of the last draft for `read`;
     `carried_layer`: a layer of the target, of which the model is a part: the draft carries its outputs at all
     nodes, also those of the last level, which are read for that; `prompt_tokens`: most tokens that it lacks
     of all texts together that are read in one forward; None: all of them, if the model permits;
@@ -69,6 +71,7 @@ class DraftModel:
         sampled: bool = True,
         replace: bool = False,
         growth: Growth | None = None,
+        keeps_drafted: bool = True,
         keeps_hidden: bool = False,
         carried_layer: int | None = None,
         keeps_logits: bool = False,
@@ -87,6 +90,7 @@ class DraftModel:
         self._outputs = Want(hidden=frozenset(layers)) if layers else NOTHING
         # layer -> its outputs at the nodes of the draft in progress, one tensor per forward
         self._hidden: dict[int, list[Tensor]] = {}
+        self._keeps_drafted = keeps_drafted
         self._keeps_logits, self._prompt_tokens = keeps_logits or reads_leaves, prompt_tokens
         self._reads_leaves = reads_leaves
         self._logits: Tensor | None = None  # at the nodes of `_read`, before sampling parameters
@@ -289,7 +293,7 @@ class DraftModel:
             # tokens between the old root and the new one, whose own entry is not kept
             follow.append(
                 []
-                if row is None
+                if row is None or not self._keeps_drafted
                 else ctx.tokens[row][cache.lengths[slot] + 1 : ctx.committed[row] - 1].tolist()
             )
         leaf = tree.match(follow)
