@@ -49,8 +49,10 @@ class _Watched:
 
     def plan(self, ctx: Context) -> Plan:
         plan = self._controller.plan(ctx)
+        # of a draft made ahead, the first token is counted as the step's bonus token
+        apart = 1 if ctx.certain else 0
         counted = [
-            min(depth, max_depth)
+            min(depth, max_depth) - apart
             for depth, max_depth, params in zip(plan.depth, ctx.max_draft_depth, ctx.sampling, strict=True)
             if params.greedy == self._counts.greedy
         ]
