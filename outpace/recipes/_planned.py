@@ -14,8 +14,8 @@ PLANNED = frozenset(
     mulo-sd online-sd owl parallelspec polybasic ralmspec ralmspec-knnlm rapid
     reflective-verification s4c specbranch specdiff specdiff2 specextend speckv
     specmquant specpc specpv specreason speculative-rag speculative-streaming
-    speculative-thinking speculative-verdict specvlm sprinter srm staged-sd
-    stree syntax-aligned-medusa tlt vispec
+    speculative-thinking speculative-verdict specvlm srm staged-sd stree
+    syntax-aligned-medusa tlt vispec
     """.split()
 )
 

@@ -10,6 +10,7 @@ from typing import Any
 from outpace.api.engines import ENGINES
 from outpace.models.names import ZOO
 from outpace.training.evaluation import (
+    ClassifierEvaluation,
     DrafterEvaluation,
     Evaluation,
     ExitEvaluation,
@@ -73,8 +74,9 @@ def _measured(evaluations: Sequence[Evaluation], share: float) -> list[str]:
         return [_predicted(last)]
     if isinstance(last, LengthEvaluation):
         return [_lengths(last)]
-    if isinstance(last, ExitEvaluation):
-        return ["## Measured on held-out texts\n\n" + " ".join(last.findings) + "."]
+    if isinstance(last, ExitEvaluation | ClassifierEvaluation):
+        said = ". ".join(each[0].upper() + each[1:] for each in last.findings)
+        return [f"## Measured on held-out texts\n\n{said}."]
     assert isinstance(last, DrafterEvaluation)
     speedups = memory_bound_speedups(last.agreement, share)
     rows = [

@@ -91,6 +91,40 @@ class PredictorEvaluation(Evaluation):
 
 
 @dataclass(frozen=True)
+class ClassifierEvaluation(Evaluation):
+    """How well a predictor tells tokens to accept from others. It accepts those of a predicted probability
+    above 0.5."""
+
+    share: float  # of the tokens that are to be accepted
+    accepted: float  # share of these that it accepts
+    let_through: float  # share of the others that it accepts
+    auc: float  # probability that a token to accept has a higher prediction than another one
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the tokens that are classified as they should be."""
+        return self.share * self.accepted + (1 - self.share) * (1 - self.let_through)
+
+    @property
+    def f1(self) -> float:
+        """F1 of the class of tokens that are not to be accepted; 0 without any."""
+        found, missed = (1 - self.share) * (1 - self.let_through), (1 - self.share) * self.let_through
+        return 2 * found / max(1e-12, 2 * found + missed + self.share * (1 - self.accepted))
+
+    @property
+    def brief(self) -> str:
+        return f"held-out F1 {self.f1:.3f}"
+
+    @property
+    def findings(self) -> list[str]:
+        return [
+            f"of the held-out tokens to accept, {self.share:.0%} of all, it accepts {self.accepted:.1%} and "
+            f"of the others {self.let_through:.1%}",
+            f"held-out AUC {self.auc:.3f}, F1 of the others {self.f1:.3f}",
+        ]
+
+
+@dataclass(frozen=True)
 class ExitEvaluation(Evaluation):
     """What early exits would do at the usual threshold, with all layers checked."""
 

@@ -100,6 +100,8 @@ class FeatureSource:
     def _forward(
         self, texts: Sequence[Example], layers: Sequence[int]
     ) -> dict[int, Tensor]:  # layer -> (R, T, D)
+        if not layers:
+            return {}
         tokens, is_token = _padded(texts)
         model = self._target.forward.model
         device = self._target.device

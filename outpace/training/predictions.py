@@ -1,4 +1,4 @@
-"""Quality of predicted acceptance: F1 and calibration.
+"""Quality of predicted acceptance: F1, area under the curve and calibration.
 
 Letters: N draft tokens.
 """
@@ -23,6 +23,17 @@ def best_f1(scores: Tensor, accepted: Tensor) -> float:  # (N,), (N,) probabilit
     is_last = torch.ones_like(scores, dtype=torch.bool)
     is_last[:-1] = scores[1:] > scores[:-1]
     return float(f1[is_last].max()) if len(scores) else 0.0
+
+
+def auc(scores: Tensor, accepted: Tensor) -> float:  # (N,), (N,) bool
+    """The probability that an accepted token has a higher score than a rejected one, ties counted half: the
+    area under the ROC curve. 0.5 if all are accepted, or none."""
+    scores, accepted = scores.double().cpu(), accepted.cpu()
+    values, place = scores.unique(return_inverse=True)
+    rejected = torch.zeros(len(values)).double().index_add(0, place, (~accepted).double())
+    below = rejected.cumsum(0) - rejected / 2  # rejected tokens of lower scores, those of equal ones half
+    pairs = int(accepted.sum()) * int((~accepted).sum())
+    return float(below[place][accepted].sum()) / pairs if pairs else 0.5
 
 
 def calibration_error(

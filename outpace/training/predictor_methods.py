@@ -52,11 +52,10 @@ class PredictorMethod(TrainingMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptanceMethod(PredictorMethod):
-    """Trains a small network that predicts for each token of a draft model whether the target accepts it."""
+class DraftPredictorMethod(PredictorMethod):
+    """Trains a small network that predicts something about each token of a draft model."""
 
     new: Callable[[PreTrainedModel, TrainConfig], AcceptancePredictor]
-    lesson_type: Callable[..., Lesson]  # given the predictor, the draft model, the LM head and the settings
     optimizer: Optimizer = Optimizer()
 
     needs: ClassVar[Mapping[str, str]] = {"draft": "the model whose tokens it learns to judge"}
@@ -74,6 +73,13 @@ class AcceptanceMethod(PredictorMethod):
         predictor = seeded(config, lambda: self.new(draft, config))
         predictor.trained_for = Pair(model_fingerprint(draft), target_fingerprint(target))
         return Judged(predictor.to(target.device), draft)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptanceMethod(DraftPredictorMethod):
+    """Trains a small network that predicts for each token of a draft model whether the target accepts it."""
+
+    lesson_type: Callable[..., Lesson]  # given the predictor, the draft model, the LM head and the settings
 
     def lesson(
         self, drafter: Judged, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING

@@ -56,6 +56,7 @@ class Trainer:
         self.config, self.folder = config, folder
         self.step = 0
         self.evaluations: list[Evaluation] = []
+        self._best: dict[str, Any] | None = None  # of the best evaluation, where the lesson keeps its weights
         self._source, self._held_out = source, held_out
         # its precision would apply to the whole process, where other runs may use another: see `_advance`
         self._accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")
@@ -100,6 +101,7 @@ class Trainer:
             if evaluate and (self.step % self.config.evaluate_every == 0 or self.step == self.config.steps):
                 self._check_weights()
                 self.evaluations.append(self.evaluate())
+                self._compare()
             label = f"loss {loss:.3f}"
             if self.evaluations:
                 label += f", {self.evaluations[-1].brief}"
@@ -108,6 +110,24 @@ class Trainer:
             if self.step % self.config.save_every == 0 or self.step == self.config.steps:
                 self._check_weights()
                 self.save()
+        self._use_best()
+
+    def _compare(self) -> None:
+        """Keep the weights of the evaluation that was just made, if it is the best one so far."""
+        quality = self.lesson.quality(self.evaluations[-1])
+        if quality is not None and (self._best is None or quality > self._best["quality"]):
+            weights = {name: weight.detach().cpu().clone() for name, weight in self.lesson.trained.items()}
+            self._best = {"quality": quality, "step": self.step, "weights": weights}
+
+    def _use_best(self) -> None:
+        """Set the weights of the best evaluation, which then is the last one."""
+        if self._best is None or self._best["step"] == self.step:
+            return
+        with torch.no_grad():
+            for name, value in self._best["weights"].items():
+                self.lesson.trained[name].copy_(value)
+        best = [each for each in self.evaluations if each.step == self._best["step"]]
+        self.evaluations.append(best[0])
 
     def _advance(self) -> float:
         """One optimizer step; returns the mean loss of its batches."""
@@ -187,6 +207,7 @@ class Trainer:
             "optimizer": self._optimizer.state_dict(),
             "step": self.step,
             "evaluations": [asdict(evaluation) for evaluation in self.evaluations],
+            "best": self._best,
         }
         torch.save(state, partial / STATE)
         target = self.folder / f"step-{self.step:07d}"
@@ -228,11 +249,12 @@ class Trainer:
             different = sorted(dict(shapes[0].items() ^ shapes[1].items()))
             raise ValueError(f"missing, unknown or of another shape: {', '.join(different)}")
         evaluations = [self.lesson.evaluation_type(**fields) for fields in state["evaluations"]]
+        best = state["best"]
         self._optimizer.load_state_dict(state["optimizer"])
         with torch.no_grad():
             for name, value in weights.items():
                 own[name].copy_(value)
-        self.step, self.evaluations = state["step"], evaluations
+        self.step, self.evaluations, self._best = state["step"], evaluations, best
 
     def _saved(self) -> list[int]:
         return [int(path.name.removeprefix("step-")) for path in self.folder.glob("step-*")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from outpace.models.predictors.exits.lesson import ExitPredictorMethod
+from outpace.models.predictors.trust.lesson import TrustMethod
 from outpace.training.draft_methods import DraftMethod
 from outpace.training.exit_methods import DraftExitMethod, TargetMethod
 from outpace.training.head_methods import PositionHeadMethod
@@ -19,6 +20,7 @@ POSITION_HEADS = _of(PositionHeadMethod)
 DRAFT_MODELS = _of(DraftMethod)
 EXIT_MODELS = _of(DraftExitMethod)
 ACCEPTANCE_PREDICTORS = _of(AcceptanceMethod)
+TRUST_PREDICTORS = _of(TrustMethod)
 HEAD_PREDICTORS = _of(HeadPredictorMethod)
 EXIT_PREDICTORS = _of(ExitPredictorMethod)
 TARGETS = _of(TargetMethod)

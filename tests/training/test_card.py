@@ -11,9 +11,14 @@ from typing import Any
 import pytest
 
 from outpace.training.card import card, memory_bound_speedups
-from outpace.training.evaluation import DrafterEvaluation, LengthEvaluation, PredictorEvaluation
+from outpace.training.evaluation import (
+    ClassifierEvaluation,
+    DrafterEvaluation,
+    LengthEvaluation,
+    PredictorEvaluation,
+)
 from outpace.training.methods import named
-from tests.training.families import ACCEPTANCE_PREDICTORS, HEAD_PREDICTORS, METHODS, TARGETS
+from tests.training.families import ACCEPTANCE_PREDICTORS, HEAD_PREDICTORS, METHODS, TARGETS, TRUST_PREDICTORS
 
 FACTS: dict[str, Any] = {
     "target_name": "org/target",
@@ -32,7 +37,7 @@ def test_the_memory_bound_speedup_of_a_chain() -> None:
     assert memory_bound_speedups([0.5, 0.25], 0.1) == pytest.approx([1.5 / 1.1, 1.75 / 1.2])
 
 
-OTHERS = (*ACCEPTANCE_PREDICTORS, *HEAD_PREDICTORS, *TARGETS)
+OTHERS = (*ACCEPTANCE_PREDICTORS, *TRUST_PREDICTORS, *HEAD_PREDICTORS, *TARGETS)
 
 
 @pytest.mark.parametrize("method", [each for each in METHODS if each not in OTHERS])
@@ -72,6 +77,15 @@ def test_a_predictor_has_a_card(method: str) -> None:
     assert f"arXiv:{named(method).paper}" in text and "A predictor of which tokens of org/draft are" in text
     assert "75.0% are accepted" in text and "F1 of 0.500" in text and "alone 0.400" in text
     assert f"--target org/target --method {method} --draft org/draft --predictor mine" in text
+
+
+def test_a_predictor_of_lossy_acceptance_has_a_card() -> None:
+    facts = FACTS | {"method": "sprinter", "start": "org/draft"}
+    text = card("mine", facts, [ClassifierEvaluation(3, 0.75, 0.9, 0.2, 0.8)], (20, 100))
+    assert "A predictor of which tokens of org/draft need no test by org/target" in text
+    assert "the output has another distribution" in text
+    assert "Of the held-out tokens to accept, 75% of all, it accepts 90.0% and of the others 20.0%" in text
+    assert "--target org/target --method sprinter --draft org/draft --predictor mine" in text
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outpace.core.contracts import NOTHING, Prompt, ReferenceRequest, Target, Want
+from outpace.core.context import longest_draft
+from outpace.core.contracts import NOTHING, Prompt, ReferenceRequest, Scores, Target, Want
 from outpace.core.tree import Shape, TokenTree
 from outpace.models.draft_vocabulary import over_vocabulary
 from outpace.models.heads.position_model import PositionModel
@@ -30,6 +31,7 @@ class PlainChains:
     def __call__(self, text: Path, limit: int, request: ReferenceRequest) -> list[Path]:
         """The paths of the draft after a text, of at most `limit` tokens, each after the one it continues."""
         paths: list[Path] = [()]
+        limit = min(limit, longest_draft(self._model.max_length, len(text)))
         for _ in range(min(self._depth, limit)):
             before = (*text, *paths[-1])
             token = int(request.adjusted(before, logits_after(self._model, before)).argmax())
@@ -69,14 +71,24 @@ class PlainRanks:
         return [path for path, _ in found.values() if path]
 
 
-def logits_after(model: Target, text: Path) -> Tensor:  # (V,)
-    """A model's logits after a text that it reads whole."""
+def scores_after(model: Target, text: Path, want: Want = NOTHING) -> Scores:
+    """A model's outputs at the last token of a text that it reads whole."""
     cache = model.open(1, len(text) + 1)
     if len(text) > 1:
         model.prefill([Prompt(torch.tensor(text))], (0,), cache, NOTHING)
-    scores = model.score(TokenTree.roots(torch.tensor(text[-1:])), (0,), cache)
-    assert scores.logits is not None
-    return scores.logits[0]
+    return model.score(TokenTree.roots(torch.tensor(text[-1:])), (0,), cache, want)
+
+
+def logits_after(model: Target, text: Path) -> Tensor:  # (V,)
+    """A model's logits after a text that it reads whole."""
+    logits = scores_after(model, text).logits
+    assert logits is not None
+    return logits[0]
+
+
+def hidden_after(model: Target, text: Path) -> Tensor:  # (D,)
+    """The input of a model's LM head at the last token of a text."""
+    return scores_after(model, text, HIDDEN).hidden[-1][0]
 
 
 def hidden_before(model: Target, text: Sequence[int]) -> Tensor:  # (D,)

@@ -18,7 +18,8 @@ def save_predictor(predictor: Predictor, folder: str | Path) -> None:
     """Write a predictor; the folder is made if there is none."""
     config = {METHOD: predictor.method, **predictor.sizes}
     if predictor.trained_for is not None:
-        config |= {DRAFT: predictor.trained_for.draft, TARGET: predictor.trained_for.target}
+        pair = {DRAFT: predictor.trained_for.draft, TARGET: predictor.trained_for.target}
+        config |= {name: value for name, value in pair.items() if value is not None}
     write_files(Path(folder), config, dict(predictor.named_parameters()))
 
 
@@ -43,8 +44,13 @@ def load_predictor(kind: type[Kind], folder: str | Path) -> Kind:
         fill(dict(predictor.named_parameters()), tensors, "the predictor that it describes")
     except HeadFileError as error:
         raise PredictorError(f"{path} cannot be used: {error}") from error
-    if config.get(DRAFT) and config.get(TARGET):
-        predictor.trained_for = Pair(str(config[DRAFT]), str(config[TARGET]))
+    if not all(bool(parameter.isfinite().all()) for parameter in predictor.parameters()):
+        raise PredictorError(
+            f"{path} has weights that are not finite numbers: train it again, or restore its files"
+        )
+    if config.get(TARGET):
+        draft = config.get(DRAFT)
+        predictor.trained_for = Pair(None if draft is None else str(draft), str(config[TARGET]))
     return predictor.eval()
 
 

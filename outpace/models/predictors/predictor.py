@@ -1,11 +1,14 @@
-"""Base classes of predictors, which check the pair of models that a predictor was trained for."""
+"""Base classes of predictors, which check the pair of models that a predictor was trained for.
+
+Letters: M tokens, D hidden size.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from outpace.core.contracts import Target, TargetWithLayers
 from outpace.models.fingerprint import target_fingerprint
@@ -19,7 +22,7 @@ class PredictorError(ValueError):
 class Pair:
     """Fingerprints of a draft model or head and of the target that verifies its tokens."""
 
-    draft: str
+    draft: str | None  # None: of a predictor that suits any draft model
     target: str
 
 
@@ -76,3 +79,34 @@ class AcceptancePredictor(Predictor):
         if self.trained_for is not None:
             fingerprint = target_fingerprint(draft) if isinstance(draft, TargetWithLayers) else None
             self.check_trained_for(fingerprint, target)
+
+
+class StatePredictor(AcceptancePredictor):
+    """Predicts whether a token that a draft model has read is accepted, from the hidden state after it."""
+
+    hidden_size: int  # D
+
+    def forward(self, hidden: Tensor) -> Tensor:  # (M, D) -> (M,)
+        """The logarithm of the odds that each token is accepted."""
+        raise NotImplementedError
+
+    def acceptance(self, hidden: Tensor) -> list[float]:  # (M, D) -> (M,)
+        """The probability that each token is accepted."""
+        return self(hidden.to(next(self.parameters()))).sigmoid().tolist()
+
+    def check(self, draft: Target, target: Target) -> None:
+        size = hidden_size(draft, "the predictor", "draft model")
+        if size != self.hidden_size:
+            raise PredictorError(
+                f"the predictor is for a draft model with hidden states of {self.hidden_size} numbers, and "
+                f"this one's have {size}: give the draft model that it was trained for"
+            )
+        super().check(draft, target)
+
+
+def hidden_size(model: Target, needing: str, called: str) -> int:
+    """D, the size of the states at the input of a model's LM head. PredictorError, which says what is
+    `needing` them and what the model is `called`, if it has none."""
+    if not isinstance(model, TargetWithLayers):
+        raise PredictorError(f"{needing} needs a {called} with hidden states, not a {type(model).__name__}")
+    return int(next(model.embed.parameters()).shape[1])

@@ -52,6 +52,11 @@ class Lesson(nn.Module):
         """Measurements on held-out texts at this step of the run."""
         raise NotImplementedError
 
+    def quality(self, evaluation: Any) -> float | None:
+        """What decides which weights are kept: those of the evaluation of the highest quality. None: the
+        last ones."""
+        return None
+
     def finish(self, held_out: Iterable[Batch]) -> None:
         """After training, set what is chosen by held-out texts."""
 

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outpace.core.contracts import Target, TargetWithLayers
+from outpace.core.contracts import Target
 from outpace.models.heads.position_head import ResidualBlocks
 from outpace.models.predictors.kinds import PredictorKind
-from outpace.models.predictors.predictor import AcceptancePredictor, PredictorError
+from outpace.models.predictors.predictor import StatePredictor, hidden_size
 
 SPREAD, LEANING = 3.0, 1.5  # approximate standard deviation, and mean, of untrained predictions, in logits
 
 
-class HiddenStatePredictor(AcceptancePredictor):
+class HiddenStatePredictor(StatePredictor):
     """Residual blocks x + SiLU(linear(x)) and a linear layer with two outputs, rejected and accepted.
 
     Each block has its own weights; the reference implementation applies one block `num_layers` times.
@@ -42,32 +42,10 @@ class HiddenStatePredictor(AcceptancePredictor):
         rejected, accepted = self.output(self.blocks(hidden)).unbind(-1)
         return accepted - rejected
 
-    def acceptance(self, hidden: Tensor) -> list[float]:  # (M, D) -> (M,)
-        """The probability that each token is accepted."""
-        return self(hidden.to(self.output.weight)).sigmoid().tolist()
-
-    def check(self, draft: Target, target: Target) -> None:
-        size = hidden_size(draft)
-        if size != self.hidden_size:
-            raise PredictorError(
-                f"the predictor is for a draft model with hidden states of {self.hidden_size} numbers, and "
-                f"this one's have {size}: give the draft model that it was trained for"
-            )
-        super().check(draft, target)
-
-
-def hidden_size(draft: Target) -> int:
-    """D, the size of the states at the input of a model's LM head. PredictorError if it has none."""
-    if not isinstance(draft, TargetWithLayers):
-        raise PredictorError(
-            f"the predictor needs a draft model with hidden states, not a {type(draft).__name__}"
-        )
-    return int(next(draft.embed.parameters()).shape[1])
-
 
 def untrained_hidden_state_predictor(draft: Target, seed: int = 0) -> HiddenStatePredictor:
     """A predictor for a draft model with random weights, whose predictions differ much between tokens."""
-    predictor = HiddenStatePredictor(hidden_size(draft))
+    predictor = HiddenStatePredictor(hidden_size(draft, "the predictor", "draft model"))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in predictor.named_parameters():
