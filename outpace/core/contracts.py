@@ -293,7 +293,8 @@ class Cache(Protocol):
 
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         """Keep the KV entries of the path from each root to its leaf (both included) and discard the entries
-        of other nodes. Leaf -1 keeps no node of that row, not even the root."""
+        of other nodes. Leaf -1 keeps no node of that row, not even the root. `tree` may lack the last nodes
+        that were scored: their entries are discarded."""
         ...
 
     def discard(self) -> None:

@@ -190,7 +190,8 @@ class TableCache:
     def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
         assert self._read is not None, "nothing was read"
         read, where = self._read
-        assert where == tuple(slots) and read.forest.parents == tree.forest.parents[: len(read)]
+        shorter = min(len(read), len(tree))  # nodes that were read may be left out of the tree
+        assert where == tuple(slots) and read.forest.parents[:shorter] == tree.forest.parents[:shorter]
         for slot, node in zip(slots, leaf, strict=True):
             if node >= 0:
                 assert node < len(self.states), "only nodes that were read can be kept"

@@ -8,6 +8,7 @@ recipe. To support a new kind of option, add an entry.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._options import RecipeError
 from outpace.recipes.control.multilingual_drafter.prompt_profile import PromptProfile
 from outpace.recipes.control.multilingual_drafter.specialists import Specialist, Specialists
+from outpace.recipes.relaxed.reflective_verification.reflection import Reflection
 
 
 class Opener(Protocol):
@@ -345,6 +347,38 @@ def _few_specialists(fixtures: Fixtures) -> Specialists:
     )
 
 
+def _open_reflection(value: Any, opener: Opener) -> Reflection:
+    """From a text, or from token ids as a list or as a list in a text."""
+    given = value.text if isinstance(value, Reflection) else value
+    if isinstance(given, str) and re.fullmatch(r"\[[\d\s,]*\]", given):
+        given = [int(number) for number in re.findall(r"\d+", given)]
+    if isinstance(given, list | tuple):
+        if not all(type(each) is int for each in given):
+            raise RecipeError("the token ids of a reflection are whole numbers: give a text, or ids alone")
+        return Reflection(str(list(given)), tuple(given))
+    if not isinstance(given, str):
+        raise RecipeError(f"a reflection is a text or a list of token ids, not a {type(given).__name__}")
+    if opener.tokenizer is None:
+        raise RecipeError("a reflection as a text needs the target's tokenizer: give token ids")
+    return Reflection(given, tuple(opener.tokenizer(given, add_special_tokens=False)["input_ids"]))
+
+
+def _fitting_reflection(option: str, reflection: Reflection, target: Target, opener: Opener) -> None:
+    tokens, limit = reflection.tokens, target.max_length
+    if not tokens:
+        raise RecipeError(f"the {option} is empty: give a text or token ids")
+    if max(tokens) >= target.vocab:
+        raise RecipeError(
+            f"the {option} has the token id {max(tokens)} and the target ids up to {target.vocab - 1}: use "
+            "the target's tokenizer"
+        )
+    if limit is not None and limit < len(tokens) + 3:  # a text, a draft and its copy of one token each
+        raise RecipeError(
+            f"the {option} has {len(tokens)} tokens and the target reads at most {limit}, with a draft and "
+            "its copy: shorten it"
+        )
+
+
 KINDS = (
     OptionKind(
         Target,
@@ -389,6 +423,15 @@ KINDS = (
         _fitting_specialists,
         _few_specialists,
         essential=False,  # a generic draft model drafts without
+    ),
+    OptionKind(
+        Reflection,
+        "a text that asks the target to check a draft, or its token ids",
+        lambda value: isinstance(value, Reflection) and value.tokens is not None,
+        _open_reflection,
+        _fitting_reflection,
+        lambda fixtures: Reflection("", (fixtures.target.vocab - 1, 0)),
+        opens_default=True,
     ),
     _index_file(SuffixArrayFile, "suffix-array", _suffix_array),
     _index_file(SuffixAutomatonFile, "suffix-automaton", _suffix_automaton),

@@ -23,6 +23,7 @@ from outpace.sampling.target_probs import LazyTargetProbs
 from tests.tiers import of_families
 
 VOCAB = 4
+OPENED = ("head", "arms", "predictor", "anchors", "reflection")
 PIECES = [b"a", b"b", b"c", b"ab"]
 PROMPT = [0, 1, 2, 0, 1, 2, 0, 1]
 
@@ -65,7 +66,7 @@ def opened_options(name: str, target: TableTarget, draft: TableTarget) -> dict[s
     """Untrained draft heads or a predictor, or a file, for this recipe, if it requires them; methods, if it
     chooses among several."""
     kinds = {option: kind_of(hint) for option, hint in get_type_hints(recipes.get(name).build).items()}
-    opened = {o: kind for o, kind in kinds.items() if kind and o in ("head", "arms", "predictor", "anchors")}
+    opened = {o: kind for o, kind in kinds.items() if kind and o in OPENED}
     models = replace(tables(), target=target, drafts=(draft,))
     FIXTURES.append(models)  # its files are removed with it
     found = {option: kind.fixture(models) for option, kind in opened.items()}

@@ -31,8 +31,7 @@ class PlainChains:
     def __call__(self, text: Path, limit: int, request: ReferenceRequest) -> list[Path]:
         """The paths of the draft after a text, of at most `limit` tokens, each after the one it continues."""
         paths: list[Path] = [()]
-        limit = min(limit, longest_draft(self._model.max_length, len(text)))
-        for _ in range(min(self._depth, limit)):
+        for _ in range(min(self._depth, limit, longest_draft(self._model.max_length, len(text)))):
             before = (*text, *paths[-1])
             token = int(request.adjusted(before, logits_after(self._model, before)).argmax())
             paths.append((*paths[-1], token))
