@@ -22,6 +22,7 @@ from outpace.core.contracts import Parts, Recipe
 from outpace.core.noise import derived
 from outpace.core.sampling_params import PARAMETERS, whole_number
 from outpace.recipes import configure
+from outpace.recipes._exact import check_exact
 
 # the sampling parameters among the arguments of `prepare`
 SETTINGS = tuple(each.name for each in PARAMETERS if each.argument is not None)
@@ -47,10 +48,13 @@ class Call:
     logprobs: int | None  # number of most probable tokens per Logprob; None: no log probabilities
     batch: int  # largest number of rows decoded together
     on_piece: Callable[[Piece], None] | None
+    exact: bool = False  # refuse a method that changes the distribution of the output
 
     def parts(self) -> Parts:
-        """New parts of the method (drafter, verifier, controller)."""
-        return self.recipe(self.model.target, **self.options)
+        """New parts of the method (drafter, verifier, controller). ValueError if it is not EXACT, where that
+        is asked for."""
+        parts = self.recipe(self.model.target, **self.options)
+        return check_exact(self.recipe, parts) if self.exact else parts
 
     def decode(self, parts: Parts | None = None, *, share_prompt: bool = False) -> Decoding:
         """Start decoding the rows. `parts`: those of an earlier call whose decoding has ended, with what they
@@ -102,6 +106,7 @@ def prepare(
     tokenizer: Any = None,
     batch: int = 8,
     on_piece: Callable[[Piece], None] | None = None,
+    exact: bool = False,
     speculative_config: str | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Call:
@@ -127,6 +132,7 @@ def prepare(
         tokenizer: in place of the target's own; a target given as a transformers model has none.
         batch: largest number of rows decoded together; one that ends makes room for the next.
         on_piece: called with a `Piece` for each step and row.
+        exact: refuse a LOSSY method, whose output does not have the target's distribution.
         speculative_config: vLLM's --speculative-config (JSON or a dict), instead of method and options.
         **options: the method's options (`outpace show METHOD`), such as draft or depth (also
             num_speculative_tokens).
@@ -186,6 +192,7 @@ def prepare(
         logprobs,
         batch,
         on_piece,
+        exact,
     )
 
 

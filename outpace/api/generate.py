@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 from outpace.api.call import Call, prepare
 from outpace.api.row_output import Result
 from outpace.api.stream import Stream
+from outpace.core.contracts import Parts
 from outpace.core.sampling_params import PARAMETERS
 
 P = ParamSpec("P")
@@ -46,11 +47,12 @@ def generate(*args: Any, **keywords: Any) -> list[Result]:
 def generate_each(*args: Any, **keywords: Any) -> Iterator[Result]:
     """Iterator over the results of `generate`; each is yielded as soon as it and those before it are
     complete."""
-    return _results(prepare(*args, **keywords))  # the arguments are checked now, not in the first iteration
+    call = prepare(*args, **keywords)  # the arguments are checked now, not in the first iteration
+    return _results(call, call.parts())
 
 
-def _results(call: Call) -> Iterator[Result]:
-    decoding, given = call.decode(), 0
+def _results(call: Call, parts: Parts) -> Iterator[Result]:
+    decoding, given = call.decode(parts), 0
     for _ in decoding:
         for row in range(given, decoding.finished):
             yield decoding.result(row)

@@ -63,6 +63,9 @@ KvCache = Annotated[
     str | None,
     typer.Option(help="int8: a smaller and less exact KV cache of the target, if it is compiled."),
 ]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="Refuse a LOSSY method, which changes the output's distribution.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no statistics and no progress.")]
 

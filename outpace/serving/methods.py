@@ -11,6 +11,7 @@ from outpace.api.model import Model
 from outpace.api.opener import ModelOpener, short_drafts
 from outpace.core.contracts import Guarantee, Parts, Recipe
 from outpace.recipes import DRAFTS, configure, resolve_recipe
+from outpace.recipes._exact import check_exact
 
 MAX_LENGTH = 1 << 20  # tokens of prompt and output where the model has no maximum length
 log = logging.getLogger(__name__)
@@ -22,16 +23,18 @@ def open_methods(
     options: Mapping[str, Any],
     others: Sequence[tuple[str, Mapping[str, Any]]] = (),
     max_length: int | None = None,
+    *,
+    exact: bool = False,
 ) -> dict[str, Parts]:
     """Method name -> its parts, the first method first. Drafts that read shorter texts than the model are
     logged.
 
     `others`: names of further methods with their options; they have the first one's draft unless these have
     one, or an alternative to it. `max_length`: tokens of prompt and output; None: as many as the model
-    reads. ValueError for an unknown method or invalid options, if the first
-    method's verifier is not exact for the drafts of another, if the first of several methods is GREEDY, as
-    its verifier is that of all, or if one of several is LOSSY or has a schedule: all requests of a server
-    have one target and one loop.
+    reads. `exact`: all of them have to be EXACT with their options. ValueError for an unknown method or
+    invalid options, if the first method's verifier is not exact for the drafts of another, if the first of
+    several methods is GREEDY, as its verifier is that of all, or if one of several is LOSSY or has a
+    schedule: all requests of a server have one target and one loop.
     """
     draft = {name: value for name, value in options.items() if name in DRAFTS}
     found: dict[str, Parts] = {}
@@ -41,7 +44,8 @@ def open_methods(
         shared = {name: value for name, value in draft.items() if recipe.is_open(name, given)}
         recipe, chosen = choose_method(recipe, shared | dict(given), model.name)
         values = configure(recipe, model.target, _own(recipe, chosen), ModelOpener(model))
-        found[recipe.name] = recipe(model.target, **values)
+        parts = recipe(model.target, **values)
+        found[recipe.name] = check_exact(recipe, parts) if exact else parts
         short |= dict.fromkeys(short_drafts(values, max_length or model.max_length or MAX_LENGTH))
     lossy = [name for name, parts in found.items() if parts.guarantee is Guarantee.LOSSY]
     if lossy and len(found) > 1:

@@ -129,6 +129,8 @@ def test_a_greedy_verifier_does_not_judge_the_drafts_of_exact_methods(loaded: An
     assert list(open_methods(loaded[0], first, {})) == ["greedy-lookup"]
     with pytest.raises(ValueError, match="greedy-lookup is GREEDY and its verifier judges the drafts of all"):
         open_methods(loaded[0], first, {}, [("prompt-lookup", {})])
+    with pytest.raises(ValueError, match="greedy-lookup is GREEDY with these options: choose an EXACT"):
+        open_methods(loaded[0], first, {}, exact=True)
 
 
 def test_methods_of_a_server_have_its_draft_unless_they_have_a_head(loaded: Any, folder: str) -> None:

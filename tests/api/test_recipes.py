@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -10,6 +11,7 @@ from typing import Literal
 import pytest
 
 import outpace.recipes
+from outpace.api import generate_each
 from outpace.models.table import TableTarget
 from outpace.recipes import RecipeError, _options, entries, find, from_file, get, names, read_options
 from outpace.recipes._option_kinds import FunctionOpener
@@ -33,6 +35,21 @@ def own(tmp_path):
     path = tmp_path / "my_method.py"
     path.write_text(OWN.format(name="my_method"))
     return path
+
+
+def test_exact_refuses_what_changes_the_distribution_and_takes_its_exact_limit(loaded):
+    target, draft = loaded
+    lossy = dict(method="scd", draft=draft, max_tokens=4)
+    sentence = "scd is LOSSY with these options: give beta=0.0, alpha=0.0, which makes it EXACT, or choose an"
+    for call in (outpace.generate, generate_each, outpace.stream):
+        with pytest.raises(ValueError, match=re.escape(sentence)):
+            call(target, "def add", exact=True, **lossy)
+        with pytest.raises(ValueError, match="beta=0.0, alpha=0.0"):
+            call(target, "def add", exact=True, beta=0.0, **lossy)
+    [plain] = outpace.generate(target, "def add", "autoregressive", max_tokens=4, exact=True)
+    [limit] = outpace.generate(target, "def add", exact=True, beta=0.0, alpha=0.0, **lossy)
+    assert limit.tokens == plain.tokens and limit.reference is None
+    assert outpace.generate(target, "def add", **lossy)[0].reference is not None
 
 
 def test_listing_imports_neither_torch_nor_transformers():

@@ -210,6 +210,16 @@ def test_a_knob_that_nothing_has_is_refused(
     assert done.exit_code == 2 and sentence in done.output.splitlines()[-1]
 
 
+def test_a_benchmark_of_exact_methods_refuses_the_others(tiny: Any, tmp_path: Path) -> None:
+    done = call(tiny, tmp_path, "--exact", "--methods", f"prompt-lookup,{LOSSY}")
+    assert done.exit_code == 2 and "scd is LOSSY with these options: give beta=0.0" in done.output
+    path, fast = tmp_path / "x.json", ["--temperature", "0", "--rounds", "1", "--num-prompts", "1"]
+    wanted = ["--exact", "--methods", "scd:beta=0,alpha=0", "--family", "relaxed acceptance", *fast]
+    done = call(tiny, tmp_path, *wanted, "--output", str(path))
+    assert {name for name, _ in rows_of(done, path)} == {"plain", "scd:beta=0,alpha=0"}
+    assert "speculative-cascades was left out: speculative-cascades is LOSSY with" in done.stderr
+
+
 def test_every_lossy_method_with_the_option_gets_the_values() -> None:
     methods = parse_methods("scd:alpha=0.5,depth=3,speculative-cascades,mcsd,synthetic:rate=0.5")
     spread, curves = Knob.parse("alpha=0.1,0.2,0.1").spread(methods)

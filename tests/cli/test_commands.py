@@ -121,6 +121,17 @@ def test_show_and_generate_say_that_an_output_is_not_the_target_s(outpace_):
     assert done.exit_code == 0 and "LOSSY" not in done.stderr
 
 
+def test_an_exact_output_is_asked_for(outpace_):
+    done = outpace_("generate", "--exact", "--method", "quicksilver", *FEW, "def add(a, b):")
+    assert done.exit_code == 2 and not done.stdout
+    assert "quicksilver is LOSSY with these options: give drift=0.0, fusion=0.0, quantize=" in done.stderr
+    exact = ["--drift", "0", "--fusion", "0", "--no-quantize"]
+    assert outpace_("generate", "--exact", "--method", "quicksilver", *exact, *FEW, "x").exit_code == 0
+    for command in (["vote", "1 + 1 =", "--samples", 2], ["chat"]):
+        done = outpace_(*command, "--exact", "--method", "quicksilver", "--max-tokens", 4, given="hi\n")
+        assert done.exit_code == 2 and "quicksilver is LOSSY with these options" in done.stderr
+
+
 def test_show_distinguishes_a_default_of_none_from_a_required_option(outpace_):
     lines = outpace_("show", "mcsd").stdout.splitlines()
     draft, parents = (line for line in lines if line.strip().startswith(("--draft", "--parents")))

@@ -130,6 +130,19 @@ def test_wrong_options_are_named(started: Any, arguments: tuple[str, ...], sente
     assert sentence in " ".join(result.stderr.split()) and "Traceback" not in result.output
 
 
+def test_a_server_that_is_to_be_exact_refuses_a_lossy_method(started: Any, tiny: Any) -> None:
+    lossy = ("--method", "scd", "--draft", tiny.draft)
+    result, server = started("--exact", *lossy)
+    assert result.exit_code == 2 and server is None
+    sentence = "scd is LOSSY with these options: give beta=0.0, alpha=0.0, which makes it EXACT, or choose"
+    assert sentence in " ".join(result.stderr.split())
+    result, server = started("--exact", *lossy, "--beta", 0, "--alpha", 0)
+    assert result.exit_code == 0 and server is not None and "LOSSY" not in result.stderr
+    assert started("--exact")[0].exit_code == 0
+    result, server = started(*lossy)
+    assert server is not None and "scd is LOSSY: the texts are those of" in result.stderr
+
+
 def test_requests_are_refused_while_the_model_is_loaded(
     started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,11 +154,11 @@ def test_requests_are_refused_while_the_model_is_loaded(
         found.append(listen(*arguments))
         return found[0]
 
-    def asked(*arguments: Any) -> Any:
+    def asked(*arguments: Any, **options: Any) -> Any:
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{found[0].getsockname()[1]}/health", timeout=60)
         found.append(refused.value.code)
-        return open_methods(*arguments)
+        return open_methods(*arguments, **options)
 
     monkeypatch.setattr(serve, "_listen", remembered)
     monkeypatch.setattr(methods, "open_methods", asked)

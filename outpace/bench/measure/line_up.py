@@ -16,6 +16,7 @@ from outpace.bench.measure.recommend import MethodChoice
 from outpace.bench.measure.transformers_peer import peers
 from outpace.core.contracts import Recipe, Target
 from outpace.recipes import Method, MissingOptionError, configure, from_file, get, own_options, with_preset
+from outpace.recipes._exact import check_exact
 from outpace.recipes._option_kinds import Opener
 
 ALONE = "plain, one at a time"
@@ -41,6 +42,7 @@ def method_contenders(
     cross_vocabulary: str | None = None,  # draft model with another vocabulary; None: `draft`
     *,
     optional: Container[str] = (),  # labels of methods that are left out if they cannot be built
+    exact: bool = False,  # methods that are not EXACT with their options are refused
     left_out: dict[str, str] | None = None,  # gets {label of a method that is left out: reason}
 ) -> tuple[list[MethodContender], dict[str, MethodChoice]]:
     """A contender per method, plain decoding first, and {contender's name: method for a recommendation}.
@@ -72,7 +74,7 @@ def method_contenders(
             continue
         build = partial(recipe, target, **arguments)
         try:
-            parts = build()
+            parts = check_exact(recipe, build()) if exact else build()
         except ValueError as error:
             leave_out(method, error)
             continue

@@ -182,6 +182,7 @@ class BenchModels:
         settings: dict[str, Any] | None = None,  # additional settings to report
         curves: Mapping[str, tuple[str, str]] | None = None,  # as in `Measurement`, of the labels of methods
         optional: Container[str] = (),  # labels of methods that are left out if they cannot be built
+        exact: bool = False,  # methods that are not EXACT are refused
     ) -> Measurement:
         """Encode the prompts and build a contender for every method and peer. ValueError if no prompt fits
         the maximum length of target and drafts, and if all methods are left out."""
@@ -194,6 +195,7 @@ class BenchModels:
                 mode.opener,
                 self.cross_vocabulary,
                 optional=optional,
+                exact=exact,
                 left_out=failed,
             )
             for mode in self.modes

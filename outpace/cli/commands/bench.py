@@ -49,6 +49,7 @@ def bench(
     family: Annotated[
         str | None, Option(help="All methods of a family, such as training-free; on all built-in prompts.")
     ] = None,
+    exact: o.Exact = False,
     draft: Annotated[str | None, Option(help="The draft model, for methods that need one.")] = None,
     prompts: Annotated[
         str | None,
@@ -189,6 +190,7 @@ def bench(
             settings=settings,
             curves=curves,
             optional=optional,
+            exact=exact,
         )
         for name, reason in measurement.failed.items():
             print_status(f"{name} was left out: {reason}")

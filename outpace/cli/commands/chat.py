@@ -49,6 +49,7 @@ def chat(
     ] = None,
     recipe: o.RecipeFile = None,
     speculative_config: o.SpeculativeConfig = None,
+    exact: o.Exact = False,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     *,
     generation: o.GenerationOptions,
@@ -59,7 +60,7 @@ def chat(
     """Talk to a chat model. Ctrl-C interrupts an answer, Ctrl-D or /quit ends the conversation. The method's
     options, such as --draft MODEL, are listed by `chat --method METHOD --help`."""
     used, given = chosen_method(ctx)
-    request = generation.request()
+    request = generation.request() | {"exact": exact}
     o.leave_cpus(loading.threads)
     conversation = Conversation(loading.load(target), system, request["max_tokens"])
     answers = Answers(used, request | given, quiet=quiet)

@@ -31,6 +31,7 @@ def generate(
     method: o.Method = None,
     recipe: o.RecipeFile = None,
     speculative_config: o.SpeculativeConfig = None,
+    exact: o.Exact = False,
     *,
     generation: o.GenerationOptions,
     n: Annotated[int, typer.Option("--n", help="Samples of each prompt, each with a seed of its own.")] = 1,
@@ -62,7 +63,11 @@ def generate(
     if logprobs is not None and not json and (output is None or output.suffix not in (".json", ".jsonl")):
         raise ValueError("--logprobs are written as JSON: add --json, or --output FILE.json")
     used, given = chosen_method(ctx)
-    request = generation.request() | given | {"n": n, "logprobs": logprobs, "ignore_eos": ignore_eos}
+    request = (
+        generation.request()
+        | given
+        | {"n": n, "logprobs": logprobs, "ignore_eos": ignore_eos, "exact": exact}
+    )
     written = ResultFile(output) if output else None
     o.leave_cpus(loading.threads)
     model = loading.load(target)

@@ -57,10 +57,12 @@ def serve(
         str,
         typer.Option(metavar="NAMES", help="Methods that requests may name too, as in mcsd,stand:depth=8."),
     ] = "",
+    exact: o.Exact = False,
     *,
     loading: o.LoadingOptions,
     defaults: Annotated[
-        bool, typer.Option(help="Apply the sampling settings of the model's generation_config.json.")
+        bool,
+        typer.Option(help="Apply the model's generation_config.json; default: on.", show_default=False),
     ] = True,
     override_generation_config: Annotated[
         str | None,
@@ -150,7 +152,7 @@ def serve(
     with refusing(listener):
         model = loading.load(target)
         max_length = _max_length(max_model_len, model.max_length)
-        parts = open_methods(model, used, given, others, max_length)
+        parts = open_methods(model, used, given, others, max_length, exact=exact)
         service = Service(
             model,
             parts,

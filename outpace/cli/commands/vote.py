@@ -80,6 +80,7 @@ def vote(
     max_step_ms: Annotated[
         float | None, typer.Option(help="With --calibrate: most milliseconds of a decoding step.")
     ] = None,
+    exact: o.Exact = False,
     *,
     generation: o.GenerationOptions,
     chat: Annotated[
@@ -96,7 +97,7 @@ def vote(
     """Decode several samples of one problem together, at temperature 1 unless --temperature is given, and
     print the answer that most of them give."""
     used, given = chosen_method(ctx)
-    request = generation.request()
+    request = generation.request() | {"exact": exact}
     if request["temperature"] is None:
         request["temperature"] = 1.0
     if answer is not None:
