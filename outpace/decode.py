@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from outpace.core.batch import Batch, MakeNoise
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Parts, Scores, Step, TargetProbs, Verdict, check_token_ids
+from outpace.core.contracts import Draft, MakeTargetProbs, Parts, Scores, Step, Verdict, check_token_ids
 from outpace.core.noise import KeyedNoise
+from outpace.core.one_step import draft_and_verify, new_tokens
 from outpace.core.request_state import RequestState
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.step_timer import StepTimer
 from outpace.core.threads import with_torch_threads
-from outpace.core.tree import TokenTree
 
 DRAFT_NODES = 256  # draft nodes per row for which the KV cache is allocated initially
 PROMPT_TOKENS = 512  # most prompt tokens that one step reads
@@ -31,17 +30,8 @@ def speculative_steps(session: Session) -> Iterator[Step]:
         ctx = session.context()
         if not ctx.slots:
             continue  # prompts are not read yet
-        plan = parts.plan(ctx)
-        draft = parts.propose(ctx, plan)  # draft
-        if parts.target.chains_only:
-            draft = replace(draft, tree=draft.tree.first_chain())
-        session.timer.record("draft")
-        scores = parts.target.score(draft.tree, ctx.slots, cache, want, gap=ctx.unread, carry=draft.carry)
-        session.timer.record("score")
-        target_probs = session.target_probs(scores, draft.tree, ctx)
-        verdict = parts.verify(draft.tree, target_probs, scores, ctx.noise)  # verify
-        session.timer.settle("verify", warping=target_probs.seconds)
-        yield session.commit(ctx, draft, scores, verdict)  # commit
+        step = draft_and_verify(parts, ctx, cache, want, session.target_probs, session.timer)
+        yield session.commit(ctx, *step)
 
 
 class Session:
@@ -55,7 +45,7 @@ class Session:
         parts: Parts,
         prompts: Sequence[Tensor],  # B × (T_b,) int64, at least one token each; may be none
         sampling: Sequence[SamplingParams],  # one per prompt
-        target_probs: Callable[[Scores, TokenTree, Context], TargetProbs],
+        target_probs: MakeTargetProbs,
         *,
         noise: MakeNoise = KeyedNoise,
         done: Callable[[int, Tensor], bool] | None = None,  # (slot, its tokens so far) -> whether to stop
@@ -115,7 +105,6 @@ class Session:
 
     def commit(self, ctx: Context, draft: Draft, scores: Scores, verdict: Verdict) -> Step:
         """Commit each row's accepted path and bonus token, up to a stop token or limit; return the step."""
-        forest, tokens = draft.tree.forest, draft.tree.token_list()
         kept, generated, finished = list[int](), list[list[int]](), list[int]()
         for row, slot in enumerate(ctx.slots):
             request, length = self.request(slot), ctx.committed[row]
@@ -123,11 +112,9 @@ class Session:
                 kept.append(row)
                 generated.append([])
                 continue
-            path = forest.path(verdict.leaf[row])
-            new, stop = [*(tokens[node] for node in path[1:]), verdict.bonus[row]], request.sampling.stop
-            del new[request.max_length - length :]
-            del new[next((end for end, token in enumerate(new, 1) if token in stop), len(new)) :]
-            kept.append(path[len(new) - 1])
+            room, stop = request.max_length - length, request.sampling.stop
+            node, new = new_tokens(draft.tree, verdict, row, room, stop)
+            kept.append(node)
             generated.append(new)
             request.append(new)
             at_end = request.length == request.max_length or new[-1] in stop

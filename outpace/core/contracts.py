@@ -48,6 +48,7 @@ __all__ = [
     "Guarantee",
     "Key",
     "KnowsPrompts",
+    "MakeTargetProbs",
     "TargetProbs",
     "TargetWithLayers",
     "Noise",
@@ -497,6 +498,9 @@ class TargetProbs(Protocol):
         ...
 
     seconds: Seconds  # time spent so far on computing p and sampling from it
+
+
+MakeTargetProbs = Callable[[Scores, TokenTree, Context], TargetProbs]
 
 
 class Drafter(Protocol):

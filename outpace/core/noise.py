@@ -97,7 +97,13 @@ def derived(seed: int, index: int) -> int:
 
 
 def _number(word: str) -> int:
-    return int.from_bytes(word.encode()[:8].ljust(8, b"\0"), "little") ^ len(word)
+    """A 64-bit number for a word; that of a word of more than eight letters is a hash of all of them."""
+    letters = word.encode()
+    number = len(word)
+    for begin in range(0, len(letters), 8):
+        part = int.from_bytes(letters[begin : begin + 8].ljust(8, b"\0"), "little")
+        number = (_mix(number) if begin else number) ^ part
+    return number
 
 
 class KeyedNoise(Chooser):

@@ -10,19 +10,16 @@ from typing import Generic, TypeVar
 from torch import Tensor
 
 from outpace.core.batch import MakeNoise
-from outpace.core.context import Context
-from outpace.core.contracts import Parts, PrefixCache, Scores, Step, TargetProbs
+from outpace.core.contracts import MakeTargetProbs, Parts, PrefixCache, Step, TargetProbs
 from outpace.core.noise import KeyedNoise
 from outpace.core.request_state import RequestState
 from outpace.core.row_error import RowError
 from outpace.core.sampling_params import SamplingParams
-from outpace.core.tree import TokenTree
 from outpace.decode import PROMPT_TOKENS, Session, speculative_steps
 from outpace.drafters.lookup.prediction import PredictionDrafter
 from outpace.sampling.target_probs import LazyTargetProbs
 
 Owner = TypeVar("Owner")  # what the caller knows a request by
-MakeTargetProbs = Callable[[Scores, TokenTree, Context], TargetProbs]
 
 
 @dataclass(slots=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from outpace.core.contracts import Parts, Step
+from outpace.core.contracts import MakeTargetProbs, Parts, Step
 from outpace.core.noise import KeyedNoise, Noise
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import PROMPT_TOKENS
-from outpace.engine.engine import Engine, MakeTargetProbs
+from outpace.engine.engine import Engine
 from outpace.sampling.target_probs import LazyTargetProbs
 
 

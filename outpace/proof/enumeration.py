@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Generic, TypeVar
 
-from outpace.core.contracts import Parts, Step
+from outpace.core.contracts import MakeTargetProbs, Parts, Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import PROMPT_TOKENS
-from outpace.engine.engine import MakeTargetProbs
 from outpace.proof.decode_all import texts
 from outpace.proof.draft_counts import DraftCounts
 from outpace.proof.enumerated_noise import Branch, EnumeratedNoise

@@ -13,7 +13,9 @@ from outpace.indexes.candidates import CandidateTree
 
 
 class NGram(LookupDrafter):
-    """Implementation of core.contracts.Drafter that drafts what `NGramLookup` finds."""
+    """Implementation of core.contracts.DraftsAhead that drafts what `NGramLookup` finds."""
+
+    drafts_ahead = True
 
     def __init__(self, max_ngram: int = 3, *, allow_shorter: bool = False) -> None:
         super().__init__(NGramLookup(max_ngram, allow_shorter=allow_shorter))
@@ -30,7 +32,7 @@ class NGramLookup:
         if max_ngram < 1:
             raise ValueError(f"max_ngram is {max_ngram}; an n-gram has at least one token")
         self._max_ngram, self._allow_shorter = max_ngram, allow_shorter
-        self._requests = RequestMemory(lambda: _Text(max_ngram))
+        self._requests = RequestMemory(lambda: _Text(max_ngram), cut=_Text.cut)
 
     def look_up(self, ctx: Context, plan: Plan) -> list[CandidateTree]:
         found: list[CandidateTree] = []
@@ -65,6 +67,15 @@ class _Text:
             for size in range(1, min(max_ngram, end) + 1):
                 first.setdefault(tuple(tokens[end - size :]), end)
             tokens.append(token)
+
+    def cut(self, length: int) -> None:
+        """Forget the tokens from index `length` on."""
+        tokens, first = self.tokens, self._first
+        for end in range(max(length, 1), len(tokens)):
+            for size in range(1, min(self._max_ngram, end) + 1):
+                if first.get(ngram := tuple(tokens[end - size : end])) == end:
+                    del first[ngram]
+        del tokens[length:]
 
     def following(self, max_tokens: int, allow_shorter: bool) -> tuple[int, list[int]]:
         """Length of the longest last n-gram that occurred before, and up to `max_tokens` tokens after it;

@@ -19,6 +19,9 @@ class RequestMemory(Generic[State]):
     `learn` receives the token ids of each request that finishes: the generated tokens, or with `prompts` the
     prompt and the generated tokens. What a cancelled request generated is not learnt: a request that was
     preempted is released as well, and goes on later with its whole text.
+
+    `cut` shortens a state to its first tokens. With it, `follow` takes back tokens that were only assumed; a
+    drafter without it cannot draft ahead.
     """
 
     def __init__(
@@ -27,17 +30,25 @@ class RequestMemory(Generic[State]):
         learn: Callable[[list[int]], object] | None = None,
         *,
         prompts: bool = False,
+        cut: Callable[[State, int], None] | None = None,
     ) -> None:
-        self._begin, self._learn, self._prompts = begin, learn, prompts
+        self._begin, self._learn, self._prompts, self._cut = begin, learn, prompts, cut
         self._states: dict[int, State] = {}  # slot -> state
         self._num_read: dict[int, int] = {}  # slot -> number of tokens that `follow` has returned
+        # slot -> number of these that are committed, where others were assumed
+        self._certain: dict[int, int] = {}
 
     def follow(self, ctx: Context) -> Iterator[tuple[State, Tensor]]:
-        """Per row its state and the tokens committed since the last call; the first call returns the prompt
-        too."""
-        for slot, tokens in zip(ctx.slots, ctx.tokens, strict=True):
+        """Per row its state and the tokens that are new since the last call; the first call returns the
+        prompt too. Tokens that were assumed before are returned again, or those in their place."""
+        for row, (slot, tokens) in enumerate(zip(ctx.slots, ctx.tokens, strict=True)):
             if slot not in self._states:
                 self._states[slot], self._num_read[slot] = self._begin(), 0
+            if self._cut and (certain := self._certain.pop(slot, len(tokens))) < self._num_read[slot]:
+                self._cut(self._states[slot], certain)
+                self._num_read[slot] = certain
+            if ctx.assumed(row):
+                self._certain[slot] = ctx.certain[row]
             new = tokens[self._num_read[slot] :]
             self._num_read[slot] = len(tokens)
             yield self._states[slot], new
@@ -54,3 +65,4 @@ class RequestMemory(Generic[State]):
         for slot in slots:
             self._states.pop(slot, None)
             self._num_read.pop(slot, None)
+            self._certain.pop(slot, None)

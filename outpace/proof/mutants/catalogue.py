@@ -13,11 +13,10 @@ from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.clock import Seconds
-from outpace.core.contracts import Parts, Scores, TargetProbs, Verdict
+from outpace.core.contracts import MakeTargetProbs, Parts, Scores, TargetProbs, Verdict
 from outpace.core.noise import TARGET, Key, Noise
 from outpace.core.tree import Shape, TokenTree
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.engine.engine import MakeTargetProbs
 from outpace.models.predictors.hidden_state.predictor import untrained_hidden_state_predictor
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
