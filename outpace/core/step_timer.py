@@ -55,8 +55,8 @@ class StepTimer:
         self.record(part)
         done = 0.0
         for each, taken in self._parts:
-            self.seconds[each] = float(taken)
-            done += self.seconds[each]
+            self.seconds[each] = self.seconds.get(each, 0.0) + float(taken)
+            done += float(taken)
         if warped := float(warping):
             self.seconds[part] -= warped
             self.seconds["warp"] = warped

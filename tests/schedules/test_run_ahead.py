@@ -16,13 +16,14 @@ import torch
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Parts, Plan, Scores, Step, Verdict
+from outpace.core.contracts import Draft, Parts, Plan, Scores, Verdict
 from outpace.core.noise import Key, KeyedNoise
+from outpace.core.request_state import RequestState
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.decode import Session
+from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.no_draft import NoDraft
 from outpace.engine.engine import Engine
 from outpace.models.skip_set import SkipSet
 from outpace.models.slim.slim_table import SlimTable
@@ -33,6 +34,7 @@ from outpace.proof.models import tables, transformers_models
 from outpace.proof.suite import CAUGHT
 from outpace.recipes.overlap.pearl import pearl
 from outpace.schedules import draft_thread, run_ahead
+from outpace.schedules.pending import left_below
 from outpace.schedules.run_ahead import Pending, RunAhead, tokens_to
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import residual
@@ -109,12 +111,10 @@ def test_a_mistake_at_the_first_token_is_caught(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_dropping_a_draft_for_its_own_tokens_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = Pending.left
+    def unless_0(*step: Any) -> dict[RequestState, TokenTree]:
+        return {of: tree for of, tree in left_below(*step).items() if tree.token_list()[1]}
 
-    def unless_0(self: Pending, step: Step, draft: TokenTree) -> dict[int, TokenTree]:
-        return {slot: tree for slot, tree in left(self, step, draft).items() if tree.token_list()[1]}
-
-    monkeypatch.setattr(Pending, "left", unless_0)
+    monkeypatch.setattr(run_ahead, "left_below", unless_0)
     assert error() > CAUGHT
 
 
@@ -238,7 +238,7 @@ def test_an_error_of_the_drafter_is_the_request_s() -> None:
 
 def test_a_drafter_that_needs_the_target_is_refused() -> None:
     layers = SlimTable(TableTarget(2), SkipSet(frozenset({1}), frozenset({1})))
-    for drafter in (NoDraft(), DraftModel(layers)):
+    for drafter in (NGram(3), DraftModel(layers)):
         with pytest.raises(ValueError, match="cannot draft ahead of the target"):
             RunAhead(drafter)
 
@@ -258,16 +258,14 @@ def test_requests_that_join_and_leave_while_others_draft_ahead() -> None:
     assert engine.output(slot) == alone
 
 
-def test_a_cancelled_request_leaves_no_draft_to_the_next_one_in_its_slot() -> None:
-    params = SamplingParams(1.0, max_tokens=10, seed=9)
-    alone = texts(parts(), [[1, 0]], [params])[0]
-    for steps in range(2, 8):  # at some of these ends a draft is pending
-        engine = Engine[str](parts())
-        slot = engine.add("first", torch.tensor([0, 1, 1]), SamplingParams(1.0, max_tokens=40, seed=1))
-        for _ in range(steps):
-            engine.step()
-        engine.cancel(slot)
-        assert engine.add("second", torch.tensor([1, 0]), params) == slot
-        for _ in engine.steps():
-            pass
-        assert engine.output(slot) == alone
+def test_a_request_in_the_slot_of_a_cancelled_one_gets_nothing_of_its_draft() -> None:
+    engine = Engine[str](parts())
+    slot = engine.add("first", torch.tensor([0, 1, 1]), SamplingParams(1.0, max_tokens=40, seed=1))
+    for _ in range(3):
+        engine.step()
+    engine.cancel(slot)
+    sampling = SamplingParams(1.0, max_tokens=20, seed=9)
+    assert engine.add("second", torch.tensor([1]), sampling) == slot
+    for _ in engine.steps():
+        pass
+    assert engine.output(slot) == texts(parts(), [[1]], [sampling])[0]
