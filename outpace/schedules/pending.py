@@ -16,11 +16,13 @@ Drafts = Mapping[RequestState, TokenTree]
 
 
 def pending_tree(session: Session, ctx: Context, drafts: Drafts) -> TokenTree:
-    """The drafts of these rows as one tree; roots alone where the request has none."""
-    trees = [
-        drafts.get(session.request(slot)) or TokenTree.roots(ctx.tokens[row][-1:])
-        for row, slot in enumerate(ctx.slots)
-    ]
+    """The drafts of these rows as one tree; roots alone where the request has none, or where its text is read
+    again, as after a preemption."""
+    trees = list[TokenTree]()
+    for slot, text in zip(ctx.slots, ctx.tokens, strict=True):
+        request = session.request(slot)
+        draft = drafts.get(request) if len(text) == request.length else None
+        trees.append(draft or TokenTree.roots(text[-1:]))
     return trees[0] if len(trees) == 1 else joined_rows(trees, [[row] for row in range(len(trees))])
 
 

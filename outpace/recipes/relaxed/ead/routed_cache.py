@@ -138,6 +138,9 @@ class RoutedCache:
             each.keep({})
         self.scored = {}
 
+    def rewind(self, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        raise ValueError("a text that two models write cannot go back: give ead as the target's method only")
+
     def release(self, slots: Sequence[int]) -> None:
         for each in self.models:
             each.release(slots)
