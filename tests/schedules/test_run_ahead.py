@@ -22,8 +22,8 @@ from outpace.core.request_state import RequestState
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.decode import Session
-from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.no_draft import NoDraft
 from outpace.engine.engine import Engine
 from outpace.models.skip_set import SkipSet
 from outpace.models.slim.slim_table import SlimTable
@@ -238,7 +238,7 @@ def test_an_error_of_the_drafter_is_the_request_s() -> None:
 
 def test_a_drafter_that_needs_the_target_is_refused() -> None:
     layers = SlimTable(TableTarget(2), SkipSet(frozenset({1}), frozenset({1})))
-    for drafter in (NGram(3), DraftModel(layers)):
+    for drafter in (NoDraft(), DraftModel(layers)):
         with pytest.raises(ValueError, match="cannot draft ahead of the target"):
             RunAhead(drafter)
 
