@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.contracts import Target
+from outpace.core.device_copies import indices
 from outpace.core.tree import Forest, TokenTree
 from outpace.recipes.relaxed.ead.routing import Route
 
@@ -52,9 +53,11 @@ class ModelCache:
         scores = self.model.score(tree, slots, self.cache, gap=gap if any(map(len, gap)) else None)
         assert scores.logits is not None
         self._chains = Chains(tree, slots, tuple(begins[slot] for slot in slots))
-        logits = scores.logits
         # copies, as a compiled forward may overwrite the output of the one before it
-        return {slot: logits[list(nodes)] for slot, nodes in zip(slots, tree.forest.nodes, strict=True)}
+        rows = [
+            scores.logits.index_select(0, indices(nodes, scores.logits.device)) for nodes in tree.forest.nodes
+        ]
+        return dict(zip(slots, rows, strict=True))
 
     def keep(self, ends: Mapping[int, int]) -> None:
         """Keep of the tokens read last those among the first `ends[slot]` of a text; none of other slots."""

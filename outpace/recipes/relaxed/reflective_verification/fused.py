@@ -54,8 +54,11 @@ class Fused:
         level = [root for root in leaf if forest.children[root]]
         while level:
             below = [forest.children[node][0] for node in level]
-            chances = both.probs(level)[range(len(level)), [tokens[child] for child in below]].tolist()
-            accepted = noise.flip(chances, keys(below, forest, ACCEPT))
+            probs = both.probs(level)
+            drafted = indices([tokens[child] for child in below], probs.device)
+            accepted = noise.flip(
+                probs.gather(1, drafted[:, None])[:, 0].tolist(), keys(below, forest, ACCEPT)
+            )
             for child, kept in zip(below, accepted, strict=True):
                 if kept:
                     leaf[forest.rows[child]] = child
@@ -67,11 +70,12 @@ class Fused:
         bonus = dict(zip(whole, self.after(leaf, whole, target_probs, both, noise), strict=True))
         if rejected:
             rows = list(rejected)
-            nodes, p = [leaf[row] for row in rows], target_probs.probs([leaf[row] for row in rows])
-            drafted = torch.zeros_like(p)
-            drafted[range(len(rows)), [tokens[rejected[row]] for row in rows]] = 1
-            drawn = noise.choose(residual(p, drafted, p), keys(nodes, forest, RESIDUAL))
-            bonus |= zip(rows, drawn.tolist(), strict=True)
+            nodes = [leaf[row] for row in rows]
+            p = target_probs.probs(nodes)
+            drafted = indices([tokens[rejected[row]] for row in rows], p.device)
+            left = residual(p, torch.zeros_like(p).scatter_(1, drafted[:, None], 1.0), p)
+            chosen = noise.choose(left, keys(nodes, forest, RESIDUAL))
+            bonus |= zip(rows, chosen.tolist(), strict=True)
         return Verdict(leaf, [bonus[row] for row in range(forest.num_rows)])
 
     def after(
