@@ -41,6 +41,7 @@ INDEXES = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_p
 # how often the host waited since these were cleared, by the place in the package
 reads = Counter[str]()  # for numbers of that device
 uploads = Counter[str]()  # while it copied a tensor there
+sent = Counter[str]()  # bytes copied since it was cleared: "there" to that device, "here" from it
 
 
 def note(waits: Counter[str]) -> None:
@@ -112,6 +113,20 @@ def copies_there(args: Any, kwargs: Any) -> bool:
     return len(args) > 1 and isinstance(args[0], Away) and not isinstance(args[1], Away)
 
 
+def note_bytes(name: str, args: Any, kwargs: Any) -> None:
+    """Count the bytes that this operation copies between the devices."""
+    if name in TAKES_DEVICE:
+        sent["here"] += args[0].element_size()
+    elif name in COPIES:
+        source = args[1] if name == "aten::copy_" else args[0]
+        target = args[0].device if name == "aten::copy_" else kwargs.get("device") or source.device
+        if source.device != target:
+            sent["there" if target == AWAY else "here"] += source.numel() * source.element_size()
+    elif name in INDEXES and isinstance(args[0], Away):
+        here = [each for each in args[1] if isinstance(each, Tensor) and not isinstance(each, Away)]
+        sent["there"] += sum(each.numel() * each.element_size() for each in here)
+
+
 def run(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = operation._schema.name
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -130,6 +145,7 @@ def run(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             note(reads)
     if name in COPIES and copies_there(args, kwargs):
         note(uploads)
+    note_bytes(name, args, kwargs)
     if name in INDEXES and isinstance(args[0], Away):  # torch copies the host's indices there
         for index in args[1]:
             if isinstance(index, Tensor) and not isinstance(index, Away):

@@ -19,6 +19,7 @@ from outpace.drafters.model import feature_drafter
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
 from outpace.models.eager.captures import OutputCapture
+from outpace.models.heads.dovetail.head import untrained_dovetail
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle3.head import Eagle3Head, untrained_eagle3
@@ -33,7 +34,11 @@ from tests.tiers import only, slow
 VOCAB = 12
 BOUND = 1e-9
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 3, 5], [4], [7, 7, 2], [9, 1, 0, 2, 8, 8, 3]]
-UNTRAINED: dict[str, Callable[..., DraftHead]] = {"eagle": untrained_eagle, "eagle3": untrained_eagle3}
+UNTRAINED: dict[str, Callable[..., DraftHead]] = {
+    "dovetail": untrained_dovetail,
+    "eagle": untrained_eagle,
+    "eagle3": untrained_eagle3,
+}
 
 
 @cache
@@ -97,8 +102,9 @@ def decode(drafter: FeatureDrafter, model: HFTarget, draft, sampling, *, prompts
 
 
 DRAFTS: dict[str, int | Shape] = {"chain": 4, "tree": Shape((0, 0, 1, 1, 2, 3))}
-KINDS = ("eagle", "eagle3", "eagle3, normed output", "eagle3, window")
+KINDS = ("dovetail", "eagle", "eagle3", "eagle3, normed output", "eagle3, window")
 QUICK = [
+    ("dovetail", "tree"),
     ("eagle", "chain"),
     ("eagle3", "tree"),
     ("eagle3, normed output", "chain"),

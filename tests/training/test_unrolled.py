@@ -17,6 +17,7 @@ from outpace.decode import Session
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
 from outpace.models.eager.captures import OutputCapture
+from outpace.models.heads.dovetail.head import untrained_dovetail
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle3.head import untrained_eagle3
@@ -36,6 +37,7 @@ from outpace.verifiers.match import Match
 VOCAB, LENGTH, STEPS = 8, 18, 4
 OBJECTIVES: Any = {name: cast(Any, named(name)).objective for name in ("eagle", "hass", "eagle3")}
 HEADS = {
+    "dovetail": untrained_dovetail,
     "eagle": untrained_eagle,
     "eagle of two layers": partial(untrained_eagle, num_layers=2),
     "eagle3": untrained_eagle3,

@@ -161,7 +161,7 @@ class _Reader(DraftReader):
     """The forwards of one draft, of the last of which it keeps the logits."""
 
     def __init__(self, drafter: FeatureDrafter, ctx: Context) -> None:
-        super().__init__(ctx.cache.device)
+        super().__init__(drafter.opened.model.device)
         self._drafter, self._ctx = drafter, ctx
         self.cache = drafter._open_cache(ctx.cache)
         self._states: list[Tensor] = []  # (N, F) the head's outputs at all nodes so far, in parts

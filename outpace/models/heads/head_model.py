@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import NewType
+
+import torch
 
 from outpace.core.contracts import Want
 from outpace.models.heads.draft_head import DraftHead
@@ -25,11 +28,30 @@ class HeadModel(OpenedHead):
         self.head = head
         hidden = frozenset({head.state_layer})
         self.model = HFTarget(head, compile=compile, hidden=hidden, weights=weights)
+        self._elsewhere: dict[torch.device, HeadModel] = {}
+
+    def on(self, device: torch.device) -> HeadModel:
+        """The same head on this device. On another one than its own it is a copy, with a copy of the target's
+        embedding and LM head; compressed weights are not copied."""
+        own = self.model.device
+        if device.type == own.type and (own.type == "cpu" or device.index in (None, own.index)):
+            return self
+        if device not in self._elsewhere:
+            made = copy_on(self.head, device)
+            self._elsewhere[device] = HeadModel(made, compile=self.model.compiled is not None)
+        return self._elsewhere[device]
 
     @property
     def state(self) -> Want:
         """The head's output that is the next token's feature while drafting."""
         return Want(hidden=frozenset({self.head.state_layer}))
+
+
+def copy_on(head: DraftHead, device: torch.device) -> DraftHead:
+    """A copy of a head on this device, with copies of the modules that it shares with its target."""
+    made = copy.deepcopy(head)
+    torch.nn.Module.to(made, device)
+    return made
 
 
 # annotation of recipe options: a head of EAGLE, HASS or EAGLE-3

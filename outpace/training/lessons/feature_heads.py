@@ -1,4 +1,4 @@
-"""How heads of EAGLE, HASS and EAGLE-3 learn.
+"""How heads of EAGLE, HASS, EAGLE-3 and Dovetail learn.
 
 Letters: M columns (see training.lessons.lesson), K draft vocabulary, F size of a feature.
 """
@@ -50,6 +50,21 @@ class Objective:
     noise: bool  # whether noise is added to features
     loss: Callable[[Compared, Head], Tensor]
     weight: Callable[[int, Head], float]  # of a step
+
+
+def features_and_tokens(one: Compared, settings: Head) -> Tensor:
+    """The loss of EAGLE (Li et al. 2024): the distance between features, and that of token probabilities."""
+    distance = losses.smooth_l1(one.features, one.target_features, one.mask)
+    return settings.feature_weight * distance + settings.token_weight * one.token_loss(settings)
+
+
+EAGLE = Objective(
+    num_steps=lambda settings: 1,
+    detached=False,
+    noise=True,
+    loss=features_and_tokens,
+    weight=lambda step, settings: 1.0,
+)
 
 
 class FeatureHeadLesson(DrafterLesson):

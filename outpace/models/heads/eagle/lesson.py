@@ -11,7 +11,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.training import losses
 from outpace.training.config import Head, Optimizer, TrainConfig
 from outpace.training.head_methods import FeatureHeadMethod, begun, of_kind
-from outpace.training.lessons.feature_heads import Compared, Objective
+from outpace.training.lessons.feature_heads import EAGLE, Compared, Objective, features_and_tokens
 
 
 def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead:
@@ -20,27 +20,16 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead
     return begun(head, (head.fc, head.layers), target, config.seed)
 
 
-def _eagle(one: Compared, settings: Head) -> Tensor:
-    distance = losses.smooth_l1(one.features, one.target_features, one.mask)
-    return settings.feature_weight * distance + settings.token_weight * one.token_loss(settings)
-
-
 def _hass(one: Compared, settings: Head) -> Tensor:
     top = losses.top_k_cross_entropy(one.logits, one.target_logits, one.mask, k=settings.top_k)
-    return _eagle(one, settings) + settings.top_k_weight * top
+    return features_and_tokens(one, settings) + settings.top_k_weight * top
 
 
 METHODS = (
     FeatureHeadMethod(
         **of_kind(KIND),
         new=_new,
-        objective=Objective(
-            num_steps=lambda settings: 1,
-            detached=False,
-            noise=True,
-            loss=_eagle,
-            weight=lambda step, settings: 1.0,
-        ),
+        objective=EAGLE,
         optimizer=Optimizer(clip_by="value"),
         others=("eagle2",),
     ),
