@@ -194,7 +194,7 @@ def built(name: str) -> Callable[[], Parts]:
     hints = typing.get_type_hints(recipe.build)
     if hints.get("draft") is DeepDraft:  # the zoo's draft models for this target have two layers
         models["draft"] = zoo("target")
-    for option in ("head", "arms", "predictor", "anchors"):
+    for option in ("head", "arms", "predictor", "judge", "anchors"):
         if kind := kind_of(hints.get(option)):
             models[option] = kind.fixture(fixtures)
     if "heads" in hints:

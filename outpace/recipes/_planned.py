@@ -10,9 +10,9 @@ PLANNED = frozenset(
     """
     arbitrage aurora chimera confu coral cspd dart deer diffuspec double dream
     dsp dultra duodecoding falcon flash fspad glide-cape gsd gto gumiho hivis
-    jakiro judge-decoding lantern longspec magicdec mirror-sd mulo-sd online-sd
-    owl parallelspec polybasic ralmspec ralmspec-knnlm rapid s4c specbranch
-    specdiff specdiff2 specextend speckv specmquant specpc specpv specreason
+    jakiro lantern longspec magicdec mirror-sd mulo-sd online-sd owl
+    parallelspec polybasic ralmspec ralmspec-knnlm rapid s4c specbranch specdiff
+    specdiff2 specextend speckv specmquant specpc specpv specreason
     speculative-rag speculative-streaming speculative-thinking
     speculative-verdict specvlm srm staged-sd stree syntax-aligned-medusa tlt
     vispec

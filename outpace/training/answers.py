@@ -16,6 +16,7 @@ from outpace.engine.engine import Engine
 from outpace.models.hf.target import HFTarget
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.training.config import Answers
+from outpace.training.marked_answers import SKIPPED
 from outpace.training.texts import DataError, Example, Prompt
 
 LABEL = "the target answers"  # of the progress
@@ -49,7 +50,9 @@ def answered(
             raise DataError(f"{path} is damaged: remove it, and the target answers anew ({error})") from error
         for prompt, answer in zip(group, answers, strict=True):
             tokens = prompt.tokens[-MAX_PROMPT:]
-            examples.append(Example((*tokens, *answer), len(tokens)))
+            labels = prompt.labels if answer == list(prompt.answer or ()) else ()
+            before = (SKIPPED,) * len(tokens) if labels else ()
+            examples.append(Example((*tokens, *answer), len(tokens), (*before, *labels)))
     return examples
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from outpace.models.eager.captures import OutputCapture
 from outpace.models.hf.target import HFTarget
+from outpace.training.marked_answers import SKIPPED
 from outpace.training.texts import DataError, Example
 
 
@@ -29,11 +30,13 @@ class Batch:
     is_token: Tensor  # (R, T) bool, false at padding
     learns: Tensor  # (R, T) bool: the target generated the token, so a drafter learns to predict it
     hidden: dict[int, Tensor]  # layer -> (R, T, D)
+    labels: Tensor | None = None  # (R, T) int64 of marked answers; see training.marked_answers
 
     def to(self, device: torch.device) -> Batch:
         """The batch on another device."""
         hidden = {layer: states.to(device) for layer, states in self.hidden.items()}
-        return Batch(self.tokens.to(device), self.is_token.to(device), self.learns.to(device), hidden)
+        labels = None if self.labels is None else self.labels.to(device)
+        return Batch(self.tokens.to(device), self.is_token.to(device), self.learns.to(device), hidden, labels)
 
 
 class FeatureSource:
@@ -135,7 +138,12 @@ def _batch(texts: Sequence[Example], hidden: dict[int, Tensor]) -> Batch:
     learns = is_token.clone()
     for row, text in enumerate(texts):
         learns[row, : text.first] = False
-    return Batch(tokens, is_token, learns, hidden)
+    labels = None
+    if any(text.labels for text in texts):
+        labels = torch.full(tokens.shape, SKIPPED)
+        for row, text in enumerate(texts):
+            labels[row, : len(text.labels)] = torch.tensor(text.labels, dtype=torch.int64)
+    return Batch(tokens, is_token, learns, hidden, labels)
 
 
 def _padded(texts: Sequence[Example]) -> tuple[Tensor, Tensor]:  # (R, T), (R, T)

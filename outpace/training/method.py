@@ -60,6 +60,7 @@ class TrainingMethod:
     reports_others: ClassVar[bool] = False  # whether it is evaluated on texts of other domains
     # whether the drafter can be made only when the texts are known
     reads_texts: ClassVar[bool] = False
+    reads_marks: ClassVar[bool] = False  # whether it learns from answers in which errors are marked
     grows: ClassVar[bool] = False  # whether it trains on growing parts of the data
     # the sentence "It {promise}." of a card, before its "N parameters{counted}, P % of {whole} M."
     promise: ClassVar[str] = (

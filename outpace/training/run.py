@@ -84,7 +84,7 @@ def train(
     running = processes()
     # made before the target generates answers, so that unsuited arguments are refused at once
     drafter = None if trains.reads_texts and not start else trains.untrained(model, config, start=start)
-    prompts = read_prompts(data, model, config.texts, config.answers.seed)
+    prompts = read_prompts(data, model, config.texts, config.answers.seed, marked=trains.reads_marks)
     texts = {"target": target_fingerprint(model.target), "data": fingerprint(prompts)}
     identity = {"method": method, **texts, "start": start, "config": asdict(config)}
     others: list[Prompt] = []

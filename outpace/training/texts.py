@@ -17,6 +17,7 @@ from typing import Any
 from outpace.api.model import Model
 from outpace.api.prompt_texts import read_text, split_lines, split_prompts
 from outpace.api.prompts import encode, required
+from outpace.training.marked_answers import marked_answers
 
 BUILT_IN = "builtin:code"
 PROMPT_CHARACTERS = 400  # of a built-in prompt
@@ -41,6 +42,7 @@ class Prompt:
 
     tokens: tuple[int, ...]
     answer: tuple[int, ...] | None = None
+    labels: tuple[int, ...] = ()  # of the answer's tokens, where it is marked: see training.marked_answers
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Example:
 
     tokens: tuple[int, ...]  # (T,)
     first: int  # index of the first generated token; the drafter learns to predict tokens from it on
+    labels: tuple[
+        int, ...
+    ] = ()  # (T,) of the tokens of a marked answer and its prompt; empty: it is not marked
 
     def pieces(self, length: int) -> Iterator[Example]:
         """The text in pieces of at most `length` tokens, without pieces that have no generated token."""
@@ -56,14 +61,15 @@ class Example:
             tokens = self.tokens[start : start + length]
             first = max(1, self.first - start)
             if len(tokens) >= 4 and first < len(tokens) - 2:
-                yield Example(tokens, first)
+                yield Example(tokens, first, self.labels[start : start + length])
 
 
-def read_prompts(source: str, model: Model, limit: int, seed: int) -> list[Prompt]:
+def read_prompts(source: str, model: Model, limit: int, seed: int, *, marked: bool = False) -> list[Prompt]:
     """At most `limit` prompts, in an order that depends on the seed. `builtin:code`: source code of Python's
     standard library. A .jsonl file: "prompt" or "messages" in each line, and if the target has answered, an
     "answer" or a last message of the assistant. Any other file: a prompt per line, or prompts separated by
-    lines `---`. Files may be compressed (.gz). DataError if nothing can be used, and for a row that is no
+    lines `---`. Files may be compressed (.gz). `marked`: every row has an answer in which an error may be
+    marked, as `marked_answers` reads it. DataError if nothing can be used, and for a row that is no
     prompt."""
     if source.startswith("builtin:"):
         if source != BUILT_IN:
@@ -74,10 +80,10 @@ def read_prompts(source: str, model: Model, limit: int, seed: int) -> list[Promp
     random.Random(f"{seed} prompts").shuffle(given)
     prompts: list[Prompt] = []
     for place, row in given:
-        if len(prompts) == limit:
+        if len(prompts) >= limit:
             break
         try:
-            prompts.append(_prompt(row, model))
+            prompts += _marked(row, model) if marked else [_prompt(row, model)]
         except ValueError as error:
             raise DataError(f"{place}{error}") from error
     if len(prompts) < 2:
@@ -102,8 +108,18 @@ def split_texts(
 
 def fingerprint(prompts: Sequence[Prompt]) -> str:
     """A hash of the prompts and answers."""
-    data = json.dumps([[prompt.tokens, prompt.answer] for prompt in prompts], separators=(",", ":"))
+    rows = [
+        [each.tokens, each.answer, *([each.labels] if each.labels else [])]  # the hash of others stays
+        for each in prompts
+    ]
+    data = json.dumps(rows, separators=(",", ":"))
     return hashlib.sha256(data.encode()).hexdigest()[:16]
+
+
+def _marked(given: Any, model: Model) -> list[Prompt]:
+    """The prompt with its answer, and with a wrong answer if the row has one."""
+    tokens, found = _prompt(given, model).tokens, marked_answers(given, model.tokenizer)
+    return [Prompt(tokens, answer, labels) for answer, labels in found]
 
 
 def _prompt(given: Any, model: Model) -> Prompt:

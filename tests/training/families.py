@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from outpace.models.predictors.exits.lesson import ExitPredictorMethod
+from outpace.models.predictors.judge.lesson import JudgeMethod
 from outpace.models.predictors.trust.lesson import TrustMethod
 from outpace.training.draft_methods import DraftMethod
 from outpace.training.exit_methods import DraftExitMethod, TargetMethod
@@ -20,6 +21,7 @@ POSITION_HEADS = _of(PositionHeadMethod)
 DRAFT_MODELS = _of(DraftMethod)
 EXIT_MODELS = _of(DraftExitMethod)
 ACCEPTANCE_PREDICTORS = _of(AcceptanceMethod)
+JUDGES = _of(JudgeMethod)  # they learn from marked answers
 TRUST_PREDICTORS = _of(TrustMethod)
 HEAD_PREDICTORS = _of(HeadPredictorMethod)
 EXIT_PREDICTORS = _of(ExitPredictorMethod)

@@ -18,7 +18,14 @@ from outpace.training.evaluation import (
     PredictorEvaluation,
 )
 from outpace.training.methods import named
-from tests.training.families import ACCEPTANCE_PREDICTORS, HEAD_PREDICTORS, METHODS, TARGETS, TRUST_PREDICTORS
+from tests.training.families import (
+    ACCEPTANCE_PREDICTORS,
+    HEAD_PREDICTORS,
+    JUDGES,
+    METHODS,
+    TARGETS,
+    TRUST_PREDICTORS,
+)
 
 FACTS: dict[str, Any] = {
     "target_name": "org/target",
@@ -37,7 +44,7 @@ def test_the_memory_bound_speedup_of_a_chain() -> None:
     assert memory_bound_speedups([0.5, 0.25], 0.1) == pytest.approx([1.5 / 1.1, 1.75 / 1.2])
 
 
-OTHERS = (*ACCEPTANCE_PREDICTORS, *TRUST_PREDICTORS, *HEAD_PREDICTORS, *TARGETS)
+OTHERS = (*ACCEPTANCE_PREDICTORS, *JUDGES, *TRUST_PREDICTORS, *HEAD_PREDICTORS, *TARGETS)
 
 
 @pytest.mark.parametrize("method", [each for each in METHODS if each not in OTHERS])
@@ -86,6 +93,11 @@ def test_a_predictor_of_lossy_acceptance_has_a_card() -> None:
     assert "the output has another distribution" in text
     assert "Of the held-out tokens to accept, 75% of all, it accepts 90.0% and of the others 20.0%" in text
     assert "--target org/target --method sprinter --draft org/draft --predictor mine" in text
+    answers = FACTS["config"] | {"answers": {"generate": False}}
+    facts = FACTS | {"method": "judge-decoding", "config": answers}
+    text = card("mine", facts, [ClassifierEvaluation(3, 0.75, 0.9, 0.2, 0.8)], (20, 100))
+    assert "A judge of draft tokens for org/target" in text and "has another distribution" in text
+    assert "--target org/target --method judge-decoding --draft DRAFT --judge mine" in text
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from tests.training.families import (
     EXIT_PREDICTORS,
     GROWING,
     HEAD_PREDICTORS,
+    JUDGES,
     METHODS,
     POSITION_HEADS,
     TRUST_PREDICTORS,
@@ -90,7 +91,7 @@ QUICK_METHODS = ("eagle3", "medusa", "adaspec", "disco", "specee")
         *(
             pytest.param(method, marks=pytest.mark.slow)
             for method in METHODS
-            if method not in {*QUICK_METHODS, *GROWING}
+            if method not in {*QUICK_METHODS, *GROWING, *JUDGES}
         ),
     ],
 )

@@ -27,7 +27,7 @@ from outpace.drafters.model.draft_model import DraftModel
 from outpace.engine.engine import Engine
 from outpace.models.hf.target import HFTarget
 from outpace.models.predictors.trust.predictor import KIND, TrustPredictor
-from outpace.training.config import Predictor, TrainConfig
+from outpace.training.config import Optimizer, Predictor, TrainConfig
 from outpace.training.evaluation import ClassifierEvaluation
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.classifier import ClassifierLesson
@@ -170,6 +170,7 @@ def _new(draft: PreTrainedModel, config: TrainConfig) -> TrustPredictor:
 
 METHODS = (
     TrustMethod(
+        optimizer=Optimizer(rate=5e-3),
         name=KIND.predictor.method,
         title=KIND.title,
         paper=KIND.paper,
