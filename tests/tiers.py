@@ -33,6 +33,7 @@ OF_FAMILIES = (
     "eagle2",
     "layerskip",
     "medusa-typical",
+    "pearl",
     "smartspec",
     "speculative-sampling",
     "suffix-decoding",

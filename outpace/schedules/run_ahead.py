@@ -58,6 +58,8 @@ class RunAhead(Beside):
                 verdict = tested(session, ctx, pending, scores, draft.tree)
                 step = session.commit(ctx, replace(draft, tree=pending.tree), scores, verdict)
                 drafts = left_below(session, draft.tree, step, pending.tokens)
+                if session.parts.target.chains_only:  # what is read; first tokens are not
+                    drafts = {request: tree.first_chain() for request, tree in drafts.items()}
                 yield step
         finally:
             drafting.close()
@@ -84,8 +86,7 @@ class Pending:
 
 
 def _proposed(parts: Parts, ctx: Context) -> Draft:
-    draft = proposed(parts, ctx, parts.plan(ctx))
-    return replace(draft, tree=draft.tree.first_chain()) if parts.target.chains_only else draft
+    return proposed(parts, ctx, parts.plan(ctx))
 
 
 def tested(session: Session, ctx: Context, pending: Pending, scores: Scores, draft: TokenTree) -> Verdict:
