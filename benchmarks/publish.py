@@ -94,17 +94,16 @@ SELF_SPECULATION = (
     f"--compile --no-eager --methods {EXITS},del-decoding,auto {ALL_PROMPTS} --num-prompts 6 --rounds 1 "
     "--max-tokens 96 --selection all"
 )
-# LOSSY methods beside the exact ones that they relax, over the values of an option: 2 to 5 minutes each
+# LOSSY methods beside the exact ones that they relax, over the values of an option
 RELAXED = {
-    "medusa": (
-        "medusa,medusa:num_nodes=15,medusa-typical:head=zoo:medusa,medusa-typical:head=zoo:medusa:num_nodes=15",
-        "epsilon=0.01,0.03,0.09,0.25",
-        "0,0.7",
-    ),
-    "cascades": ("speculative-sampling,speculative-cascades", "alpha=-1,0.1,0.3,0.5,0.9", "0,1"),
-    "scd": ("speculative-sampling,scd", "beta=0,0.25,0.5,1", "0,1"),
+    "medusa": "medusa:num_nodes=15,medusa-typical:head=zoo:medusa:num_nodes=15 "
+    f"--pareto epsilon=0.01,0.09,0.25 --temperature 0,0.7 {ALL_PROMPTS} --num-prompts 6 --rounds 1 "
+    "--max-tokens 64",
+    "cascades": "speculative-sampling,speculative-cascades --pareto alpha=-1,0.1,0.3,0.5,0.9 "
+    f"--temperature 0,1 {ALL_PROMPTS} --num-prompts 10 --rounds 1 --max-tokens 96",
+    "scd": "speculative-sampling,scd --pareto beta=0,0.25,0.5,1 "
+    f"--temperature 0,1 {ALL_PROMPTS} --num-prompts 10 --rounds 1 --max-tokens 96",
 }
-RELAXED_PROMPTS = f"{ALL_PROMPTS} --num-prompts 10 --rounds 1 --max-tokens 96 --selection all"
 # beside other engines, with whole weights and with compressed ones
 CPU_ENGINES = (
     "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain:head={head},"
@@ -186,13 +185,11 @@ STEPS: dict[str, tuple[str, str]] = {
         f"--target out/models/layerskip-113m {SELF_SPECULATION}",
     ),
     **{
-        f"relaxed/{name}{size}-cpu.json": (
+        f"relaxed/{name}-cpu.json": (
             "bench",
-            f"{pair}--compile --no-eager --dtype bfloat16 --methods {methods} --pareto {knob} "
-            f"--temperature {temperatures} {RELAXED_PROMPTS}",
+            f"--compile --no-eager --dtype bfloat16 --methods {methods} --selection all",
         )
-        for size, pair in (("", ""), ("-113m", f"{WIDER_PAIR} "))
-        for name, (methods, knob, temperatures) in RELAXED.items()
+        for name, methods in RELAXED.items()
     },
     "weights/weights-cpu.json": ("weights", ""),
     "plan/plan-cpu.json": ("plan_accuracy", "--num-prompts 6 --max-tokens 48 --batch 1,2,4"),
