@@ -8,7 +8,7 @@ PROGRAMS = frozenset({"draft-design"})
 
 PLANNED = frozenset(
     """
-    arbitrage aurora chimera confu coral cspd dart deer diffuspec double dream
+    arbitrage aurora chimera confu coral cspd dart deer diffuspec dream
     dsp dultra falcon flash fspad glide-cape gsd gto gumiho hivis jakiro lantern
     longspec magicdec mirror-sd mulo-sd online-sd owl parallelspec polybasic
     ralmspec ralmspec-knnlm rapid s4c specbranch specdiff specdiff2 specextend

@@ -16,25 +16,34 @@ Letters: B rows, N nodes, V vocabulary size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Parts, Scores, Step, Verdict
+from outpace.core.contracts import Draft, Drafter, Parts, Scores, Step, Verdict
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.drafters.compose.union import merged_trees
 from outpace.schedules.beside import Beside
 from outpace.schedules.pending import Drafts, left_below, pending_tree, proposed
 
+Found = Callable[[Context], TokenTree]  # chosen tokens after the texts of a context
+
 
 class RunAhead(Beside):
     """A schedule (`Parts.schedule`): drafts in a thread while the target reads the draft before."""
 
     __name__ = "run_ahead"
+
+    def __init__(self, drafter: Drafter, *, overlap: bool = True, found: Found | None = None) -> None:
+        """`overlap`: use a thread; without, drafter and target work in turn, with the same texts. `found`:
+        what the target reads after a pending draft, chosen tokens that cost no time to find. ValueError if
+        the drafter needs the target to draft."""
+        super().__init__(drafter, overlap=overlap)
+        self._found = found
 
     def __call__(self, session: Session) -> Iterator[Step]:
         drafts: Drafts = {}
@@ -49,6 +58,9 @@ class RunAhead(Beside):
                 pending = Pending.of(session, ctx, drafts)
                 ahead = ctx.assuming(pending.tokens)
                 drafting.start(partial(_proposed, session.parts, ahead))
+                if self._found is not None:
+                    read = merged_trees(pending.tree, self._found(ahead), pending.ends)
+                    pending = replace(pending, tree=read)
                 scores = session.parts.target.score(
                     pending.tree, ctx.slots, session.cache, session.want, gap=ctx.unread
                 )
