@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
-from outpace.core.tree import TokenTree
 from outpace.cost.overlap import seconds_on_two_devices, tokens_per_round
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
 from outpace.recipes.overlap.pearl import pearl
-from outpace.schedules.run_ahead import Pending
+from outpace.schedules import run_ahead
 
 
 def context_free(*probs: float) -> TableTarget:
@@ -52,13 +53,13 @@ def test_tokens_per_step_are_those_of_the_formula(depth: int) -> None:
 
 
 def test_without_either_half_it_takes_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, left = tokens_per_step(5), Pending.left
+    whole, left = tokens_per_step(5), run_ahead.left_below
 
-    def no_post_verify(self: Pending, step: Step, draft: TokenTree) -> dict[int, TokenTree]:
+    def no_post_verify(session: Any, draft: Any, step: Step, assumed: list[list[int]]) -> Any:
         """A draft is not read while the next one is made, only after a step without one."""
-        return {} if any(self.tokens) else left(self, step, draft)
+        return {} if any(assumed) else left(session, draft, step, assumed)
 
-    monkeypatch.setattr(Pending, "left", no_post_verify)
+    monkeypatch.setattr(run_ahead, "left_below", no_post_verify)
     assert tokens_per_step(5) < 0.9 * whole
     # and without the test of its first token beside the last draft, a step gives one token in such rounds
     assert tokens_per_round(RATE, 5, first=0.0) == 1.0
