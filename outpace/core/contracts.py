@@ -200,6 +200,10 @@ class Plan:
     choice: Callable[[Sequence[int], LookUp], Sequence[tuple[int, int]]] | None = None
     # (B,) for methods with several drafters: the index of the one that drafts each row; None: there is one
     drafter: tuple[int, ...] | None = None
+    # tokens with which the drafts begin, a tree with the rows' roots: the drafter adds `depth` levels below
+    # each leaf of it, in place of below the roots. A drafter that does not know this field drafts below the
+    # roots, which changes no distribution. None: there are no such tokens
+    stem: TokenTree | None = None
 
     def within(self, max_depth: Sequence[int]) -> Plan:  # (B,)
         """The same plan with the depth of each row limited to `max_depth`, its longest useful path."""

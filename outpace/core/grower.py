@@ -50,6 +50,10 @@ class Grower:
         """Tokens of the nodes added by the last call, in node order."""
         return self._tokens[-1]
 
+    def depth(self, node: int) -> int:
+        """Number of draft tokens on the path to a node."""
+        return self._depths[node]
+
     def tokens_from(self, first: int) -> Tensor:
         """Tokens of the nodes from `first` on, in node order; `first` is the first node that some call
         added."""

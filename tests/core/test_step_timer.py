@@ -116,6 +116,18 @@ class Launched(TableTarget):
         return super().score(*args, **keywords)
 
 
+def test_parts_that_are_recorded_twice_in_a_step_add_up(device: Device) -> None:
+    timer = step_timer.StepTimer()
+    timer.restart()
+    for part, seconds in (("draft", 0.5), ("score", 2.0), ("draft", 0.25), ("verify", 1.0)):
+        device.launch(seconds)
+        if part != "verify":
+            timer.record(part)
+    device.wait()
+    timer.settle("verify")
+    assert timer.seconds["score"] == 2.0 and timer.seconds["draft"] == pytest.approx(0.1 + 0.5 + 0.25)
+
+
 class Waits(Rejection):
     """Verification that brings the verdict to the host."""
 

@@ -17,7 +17,13 @@ from outpace.core.noise import KeyedNoise
 from outpace.core.row_error import TextTooLong
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
-from outpace.drafters.compose.rows import context_of_rows, joined_drafts, joined_rows, step_of_rows
+from outpace.drafters.compose.rows import (
+    context_of_rows,
+    joined_drafts,
+    joined_rows,
+    plan_of_rows,
+    step_of_rows,
+)
 from outpace.drafters.compose.union import merged_trees
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.table import TableTarget
@@ -72,6 +78,13 @@ def test_the_context_of_some_rows_has_every_field_of_them() -> None:
 
 def _values(ctx: Context) -> dict[str, Any]:
     return {each.name: getattr(ctx, each.name) for each in fields(Context)}
+
+
+def test_the_plan_of_some_rows_has_their_part_of_the_stem() -> None:
+    stem = TokenTree(torch.tensor([5, 6, 7, 8, 9]), Forest.of([-1, -1, 0, 1, 3], 2))
+    found = plan_of_rows(Plan((3, 2), stem=stem), [1])
+    assert found.depth == (2,) and found.stem is not None
+    assert found.stem.token_list() == [6, 8, 9] and found.stem.forest.parents == (-1, 0, 1)
 
 
 @pytest.mark.parametrize("record", REBUILT, ids=lambda record: record.__name__)

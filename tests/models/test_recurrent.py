@@ -35,7 +35,7 @@ MUTANTS = {mutant.name: mutant for mutant in recurrent_mutants()}
 # methods that skip layers, leave them early or run them in another order
 BY_LAYERS = {
     *("clasp", "del-decoding", "easyspec", "kangaroo", "knn-ssd"),
-    *("layerskip", "quicksilver", "s2d", "specee", "swift"),
+    *("layerskip", "mirror-sd", "quicksilver", "s2d", "specee", "swift"),
 }
 # methods that draft trees in any case, or trees of a draft model, which is recurrent here
 BY_TREES = {

@@ -96,6 +96,7 @@ def plan_of_rows(plan: Plan, rows: Sequence[int]) -> Plan:
         size=None if plan.size is None else SizeOfRows(plan.size, rows, num_rows),
         choice=None if choice is None else chosen,
         drafter=None if plan.drafter is None else tuple(plan.drafter[row] for row in rows),
+        stem=None if plan.stem is None else tree_of_rows(plan.stem, rows),
     )
 
 
@@ -122,6 +123,8 @@ def draft_within(propose: Propose, ctx: Context, plan: Plan, limit: int | None, 
     longest = [longest_draft(limit, length - skipped) for length in ctx.committed]
     rows = [row for row, depth in enumerate(longest) if depth]
     plan = plan.within(longest)
+    if plan.stem is not None:  # the depth is counted from the leaves of the stem
+        ctx = replace(ctx, max_draft_depth=tuple(map(min, ctx.max_draft_depth, longest)))
     return draft_of_some(propose, ctx, plan, rows) if any(plan.depth) else Draft(TokenTree.roots(ctx.roots))
 
 

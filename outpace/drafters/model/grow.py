@@ -111,7 +111,8 @@ def grow(
     between its root and the draft, not counted in the plan's depth: committed text that later text may
     tokenize otherwise.
     """
-    if given is None and plan.shape is None and not record_probs and min(plan.depth) == max(plan.depth):
+    is_plain = given is None and plan.stem is None and plan.shape is None and not record_probs
+    if is_plain and min(plan.depth) == max(plan.depth):
         greedy = {not sampled or each.greedy for each in ctx.sampling}
         if len(greedy) == 1:
             tree = _chains(ctx, plan, read, None if greedy.pop() else children)
@@ -120,7 +121,9 @@ def grow(
     record_probs = record_probs or plan.stop is not None
     grower = Grower(ctx.roots, confidence=record_probs)
     ends = range(len(plan.depth)) if given is None else _chosen_chains(grower, given)
-    frontier = [ends[row] for row, depth in enumerate(plan.depth) if depth > 0]
+    if plan.stem is not None:
+        ends = _leaves_of_stem(grower, plan.stem, plan.depth, ctx.max_draft_depth)
+    frontier = [node for node in ends if plan.depth[grower.rows[node]] > 0]
     # tree node -> the nodes of `plan.shape` that it fills: several where equal draws were merged
     shape_nodes: dict[int, list[int]] = {node: [0] for node in frontier}
     below: dict[int, list[int]] = {}  # tree node -> the children of those nodes in `plan.shape`
@@ -133,11 +136,15 @@ def grow(
             frontier = [node for node in frontier if below[node]]
         if level and min(plan.depth) <= level:
             frontier = [node for node in frontier if plan.depth[grower.rows[node]] > level]
+        if plan.stem is not None:  # paths are longer than the plan's depth
+            rows, room = grower.rows, ctx.max_draft_depth
+            frontier = [node for node in frontier if grower.depth(node) < room[rows[node]]]
         if level and not plan.stop_reads:
             frontier = stops.going_on(frontier)
         if not frontier:
             break
-        first, logits = read(grower.structure() if level or given else TokenTree.roots(ctx.roots))
+        has_roots_only = not level and given is None and plan.stem is None
+        first, logits = read(TokenTree.roots(ctx.roots) if has_roots_only else grower.structure())
         if level and plan.stop_reads:
             frontier = stops.going_on(frontier, read)
             if not frontier:
@@ -192,6 +199,23 @@ class _Stops:
         hidden = hidden_of.hidden(leaves) if isinstance(hidden_of, ReadHidden) else None
         frontier = Frontier([grower.rows[node] for node in leaves], grower.path_probs(leaves), logits, hidden)
         return [node for node, stopped in zip(leaves, stop(frontier), strict=True) if not stopped]
+
+
+def _leaves_of_stem(grower: Grower, stem: TokenTree, depth: Sequence[int], room: Sequence[int]) -> list[int]:
+    """Add the nodes of a stem, not drawn and therefore verified by matching, and return its leaves. Of rows
+    without a draft, and below the depth for which a row has `room`, its nodes are left out."""
+    forest = stem.forest
+    kept = [
+        node
+        for node in range(forest.num_rows, len(stem))
+        if depth[forest.rows[node]] and forest.depths[node] <= room[forest.rows[node]]
+    ]
+    roots = range(forest.num_rows)
+    place = dict(zip((*roots, *kept), range(len(roots) + len(kept)), strict=True))
+    if kept:
+        draft_probs = torch.ones(len(kept)) if grower.keeps_confidence else None
+        grower.add_chosen([place[forest.parents[node]] for node in kept], stem.tokens[kept], draft_probs)
+    return [place[node] for node in place if place.keys().isdisjoint(forest.children[node])]
 
 
 def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]:
