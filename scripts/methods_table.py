@@ -81,6 +81,7 @@ STARTS = {  # family -> what it needs, and the method to start with
     "exact verification": ("a draft model", "block-verification"),
     "other vocabularies": ("any draft model", "tli"),
     "relaxed acceptance": ("a draft model or a draft head", "medusa-typical"),
+    "stages": ("a draft model, and one between or n-grams", "polybasic"),
     "control and routing": ("what its methods need", "auto"),
     "overlap": ("a draft model, and idle cores or a second device", "pearl"),
     "batching and serving": ("nothing, or a draft model", "smartspec"),

@@ -181,7 +181,7 @@ FIXTURES: list[Models] = []
 @cache
 def built(name: str) -> Callable[[], Parts]:
     recipe = find()[name]
-    models: dict[str, Any] = {"draft": zoo("draft"), "drafts": (zoo("draft"),)}
+    models: dict[str, Any] = {"draft": zoo("draft"), "middle": zoo("draft"), "drafts": (zoo("draft"),)}
     if is_cross_vocabulary(recipe):
         models["draft"] = CrossVocabularyDraft(zoo("draft"), words("draft"), words("target"))
     fixtures = replace(

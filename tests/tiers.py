@@ -34,6 +34,7 @@ OF_FAMILIES = (
     "layerskip",
     "medusa-typical",
     "pearl",
+    "polybasic",
     "smartspec",
     "speculative-sampling",
     "suffix-decoding",

@@ -59,7 +59,8 @@ def draft_options(name: str, draft: TableTarget) -> dict[str, object]:
         return {}
     vocabulary = Vocabulary.longest_match(PIECES)
     crossed = recipes.wants_cross_vocabulary(recipes.get(name), "draft")
-    return {"draft": CrossVocabularyDraft(draft, vocabulary, vocabulary) if crossed else draft}
+    found = {"draft": CrossVocabularyDraft(draft, vocabulary, vocabulary) if crossed else draft}
+    return found | ({"middle": draft} if "middle" in options else {})
 
 
 def opened_options(name: str, target: TableTarget, draft: TableTarget) -> dict[str, object]:

@@ -50,11 +50,13 @@ from outpace.sampling.target_probs import LazyTargetProbs
 
 PROMPT_TOKENS = 512  # most tokens of a text that the middle model reads before its first draft at once
 READING = SamplingParams()  # of rows that only read
+SIBLING = "sibling"  # use of the noise keys
 
 
 class Staged:
     """Implementation of core.contracts.DraftsAhead: drafts chains with `inner`, whose target is the middle
-    model. Rows at temperature 0 and drafts of an inner method that is not EXACT have no claim.
+    model, and `siblings` further tokens beside each chain's first, drawn without replacement. Rows at
+    temperature 0 and drafts of an inner method that is not EXACT have no claim.
 
     A draft has as many tokens as planned, or with `least` at least so many: the draft then ends with the step
     of the inner method in which a row gets them, and the plan's depth is its limit.
@@ -64,7 +66,7 @@ class Staged:
     drafts_across_rows = False
     drafts_ahead = True
 
-    def __init__(self, inner: Parts, *, least: int = UNLIMITED) -> None:
+    def __init__(self, inner: Parts, *, least: int = UNLIMITED, siblings: int = 0) -> None:
         """ValueError for an inner method that cannot draft after tokens that may be taken back."""
         if least < 1:
             raise ValueError(f"a draft of at least {least} tokens: use 1 or more")
@@ -81,7 +83,7 @@ class Staged:
                 f"{type(inner.drafter).__name__} cannot draft for a middle model, whose tokens the target may"
                 " take back: use prompt lookup or a draft model with a KV cache of its own"
             )
-        self.inner, self._least = inner, least
+        self.inner, self._least, self._siblings = inner, least, siblings
         self._exact = inner.guarantee is Guarantee.EXACT
         self.claims: tuple[type[Claim], ...] = (Drawn,) if self._exact else ()
         if not self._exact:
@@ -102,7 +104,7 @@ class Staged:
         cache = self._open(ctx)
         cache.discard()  # of a draft that ended with an error
         self._take_back(ctx, cache)
-        drafted = _Drafted([[] for _ in ctx.slots], [[] for _ in ctx.slots])
+        drafted = _Drafted([[] for _ in ctx.slots], [[] for _ in ctx.slots], [[] for _ in ctx.slots])
         for number in range(max(plan.depth)):
             rows = [row for row, depth in enumerate(plan.depth) if self._goes_on(ctx, row, depth, drafted)]
             if not rows:
@@ -143,6 +145,9 @@ class Staged:
             begin, before = self._assumed[slot]
             self._assumed[slot] = begin, [*before, *new]
         self._record_q(own, rows, draft.tree, found, made[0], drafted)
+        if self._siblings and number == 0:
+            assert scores.logits is not None
+            self._add_siblings(ctx, rows, scores.logits, drafted)
         kept = tuple([node for node, _ in found])
         cache.commit(draft.tree, kept, own.slots)
         timer.record("commit")
@@ -189,18 +194,41 @@ class Staged:
             for row, each in zip(nodes, q.split([len(path) for path in nodes.values()]), strict=True):
                 drafted.q[row].append(each)
 
+    def _add_siblings(self, ctx: Context, rows: Sequence[int], logits: Tensor, drafted: _Drafted) -> None:
+        """Choose siblings of the first tokens: drawn from what is left of q without them, or the most
+        probable ones. `logits`: of the middle model; those at the roots of these rows are its first."""
+        for row, at_root in zip(rows, logits[: len(rows)], strict=True):
+            first = drafted.tokens[row][0]
+            if drafted.q[row]:
+                left = drafted.q[row][0][:1].clone()
+                left[0, first] = 0
+                key, none_left = Key([row], [0], [0], SIBLING), not float(left.sum()) > 0
+                draws = 0 if none_left else self._siblings
+                found = ctx.noise.draw(left, draws, key, replace=False)[0].tolist() if draws else []
+            else:
+                found = at_root.topk(min(self._siblings + 1, len(at_root))).indices.tolist()
+            others = [token for token in found if token not in (first, -1)]
+            drafted.siblings[row] = others[: self._siblings]
+
     def _tree(self, ctx: Context, drafted: _Drafted) -> TokenTree:
         lengths = tuple(map(len, drafted.tokens))
-        new = torch.tensor([token for tokens in drafted.tokens for token in tokens], dtype=torch.int64)
+        listed = [token for tokens in (*drafted.tokens, *drafted.siblings) for token in tokens]
+        new = torch.tensor(listed, dtype=torch.int64)
+        beside = [row for row, tokens in enumerate(drafted.siblings) for _ in tokens]  # their parents
+        forest = Forest.chain(lengths)
+        forest = Forest.of((*forest.parents, *beside), len(lengths)) if beside else forest
         q = [each for of_row in drafted.q for each in of_row]
         claim = None
         if q:
             row, count = [-1] * len(lengths), 0
+            first: list[int] = []  # the row of q at each root
             for length, of_row in zip(lengths, drafted.q, strict=True):
+                first.append(count if of_row else -1)
                 row += range(count, count + length) if of_row else [-1] * length
                 count += length if of_row else 0
+            row += [first[parent] for parent in beside]
             claim = Drawn(torch.cat(q), tuple(row), (False,) * count)
-        return TokenTree(torch.cat((ctx.roots, new)), Forest.chain(lengths), None, claim)
+        return TokenTree(torch.cat((ctx.roots, new)), forest, None, claim)
 
     def _open(self, ctx: Context) -> Cache:
         """The middle model's KV cache, with a slot for each slot of the target's."""
@@ -276,6 +304,7 @@ class _Drafted:
 
     tokens: list[list[int]]  # B × (n,)
     q: list[list[Tensor]]  # B × tensors (n, V) of several steps, together one row per token; or none
+    siblings: list[list[int]]  # B × tokens beside the first
     forwards: int = 0
     seconds: float = field(default=0.0)
 
