@@ -8,28 +8,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A model of the chain."""
+    """A model of the chain that verifies."""
 
-    seconds: float  # of a forward
+    seconds: float  # of a forward, over as many tokens as it verifies
     tokens: float  # of the output, per forward; tokens that the models above reject do not count
 
 
-def seconds_per_token(stages: tuple[Stage, ...], drafter: float, forwards: float) -> float:
-    """Seconds per token of the output of a chain, the target first. `drafter`: seconds of a forward of the
-    model that drafts first and verifies nothing; `forwards`: of it, per forward of the last stage."""
-    return sum(each.seconds / each.tokens for each in stages) + forwards * drafter / stages[-1].tokens
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The target, the models between, and the model that drafts first and verifies nothing."""
+
+    stages: tuple[Stage, ...]  # the target first
+    drafter: float  # seconds of a forward of the model that drafts first
+    forwards: float  # of it, per forward of the last stage
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Of the output."""
+        verified = sum(each.seconds / each.tokens for each in self.stages)
+        return verified + self.forwards * self.drafter / self.stages[-1].tokens
 
 
-def pays(
-    new: Stage, target: Stage, tokens_after: float, drafter: float, forwards: float, forwards_after: float
-) -> bool:
-    """Whether a new stage between the target and its drafter saves time. `target`: as it is now;
-    `tokens_after`: of the output per forward of the target with the new stage; `drafter`: seconds of its
-    forward; `forwards` and `forwards_after`: how many of them a forward of its verifier takes, now and with
-    the new stage.
+def pays(now: Chain, after: Chain) -> bool:
+    """Whether the chain is faster with the model that `after` has and `now` has not.
 
-    With equal numbers this is the paper's condition: new.seconds / new.tokens + forwards * drafter * (1 /
-    new.tokens - 1 / target.tokens) < target.seconds * (1 / target.tokens - 1 / tokens_after)."""
-    now = seconds_per_token((target,), drafter, forwards)
-    after = seconds_per_token((Stage(target.seconds, tokens_after), new), drafter, forwards_after)
-    return after < now
+    The paper's condition on a new model after the target of `now` is the same where forwards take the same
+    time and number before and after: new.seconds / new.tokens + forwards * drafter * (1 / new.tokens - 1 /
+    target.tokens) < target.seconds * (1 / target.tokens - 1 / tokens of the target's forward after)."""
+    return after.seconds_per_token < now.seconds_per_token

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.stages import Run, prediction
 from outpace.core.claim import Drawn
 from outpace.core.contracts import Step
 from outpace.core.noise import Key
 from outpace.core.sampling_params import SamplingParams
-from outpace.cost.stages import Stage, pays, seconds_per_token
+from outpace.cost.stages import Chain, Stage, pays
 from outpace.drafters.compose.staged import Staged
 from outpace.proof.decode_all import texts
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
@@ -88,11 +89,25 @@ def test_bad_depths_are_refused() -> None:
 
 def test_the_inequality_of_a_new_stage() -> None:
     target, drafter, forwards = Stage(10.0, 3.0), 0.5, 4.0
-    good, useless = Stage(2.0, 3.5), Stage(9.0, 2.0)
-    assert seconds_per_token((target,), drafter, forwards) == pytest.approx(10 / 3 + 2 / 3)
-    for new, after in ((good, 6.0), (good, 3.1), (useless, 3.2), (useless, 9.0), (useless, 90.0)):
+    now = Chain((target,), drafter, forwards)
+    assert now.seconds_per_token == pytest.approx(10 / 3 + 2 / 3)
+    good, useless, found = Stage(2.0, 3.5), Stage(9.0, 2.0), list[bool]()
+    for new, tokens in ((good, 6.0), (good, 3.1), (useless, 3.2), (useless, 9.0), (useless, 90.0)):
+        # the paper's condition
         stated = new.seconds / new.tokens + forwards * drafter * (1 / new.tokens - 1 / target.tokens)
-        saved = target.seconds * (1 / target.tokens - 1 / after)
-        assert pays(new, target, after, drafter, forwards, forwards) == (stated < saved)
-    assert pays(good, target, 6.0, drafter, forwards, forwards)
-    assert not pays(useless, target, 3.2, drafter, forwards, forwards)
+        saved = target.seconds * (1 / target.tokens - 1 / tokens)
+        found.append(pays(now, Chain((Stage(10.0, tokens), new), drafter, forwards)))
+        assert found[-1] == (stated < saved)
+    assert found == [True, False, False, False, False]
+
+
+def test_a_middle_model_is_predicted_from_pairs_and_a_useless_one_refused() -> None:
+    small = Run(seconds=0.0, tokens=3.0, verify=10.0, draft=0.5, forwards=4.0, drafted=4.0)
+    large = Run(seconds=0.0, tokens=7.0, verify=11.0, draft=2.0, forwards=10.0, drafted=10.0)
+    inner = Run(seconds=0.0, tokens=4.0, verify=2.0, draft=0.5, forwards=4.0, drafted=4.0)
+    found = prediction({"small": small, "large": large, "inner": inner}, depth=8)
+    assert found.without == pytest.approx((10 + 4 * 0.5) / 3)
+    assert found.with_middle == pytest.approx((11 + 2 * (2 + 4 * 0.5)) / 7)  # two rounds of the middle model
+    assert found.inserted
+    slow_middle = Run(seconds=0.0, tokens=4.0, verify=9.0, draft=0.5, forwards=4.0, drafted=4.0)
+    assert not prediction({"small": small, "large": large, "inner": slow_middle}, depth=8).inserted
