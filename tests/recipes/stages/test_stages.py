@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import outpace
 from benchmarks.stages import Run, prediction
 from outpace.core.claim import Drawn
 from outpace.core.contracts import Step
@@ -111,3 +112,15 @@ def test_a_middle_model_is_predicted_from_pairs_and_a_useless_one_refused() -> N
     assert found.inserted
     slow_middle = Run(seconds=0.0, tokens=4.0, verify=9.0, draft=0.5, forwards=4.0, drafted=4.0)
     assert not prediction({"small": small, "large": large, "inner": slow_middle}, depth=8).inserted
+
+
+@pytest.mark.slow
+def test_text_at_temperature_0_is_that_of_the_target_with_the_same_few_bits() -> None:
+    pytest.importorskip("openvino")
+    pytest.importorskip("nncf")
+    target = outpace.load("zoo:target", compile=True, weights="int4")
+    prompts, options = ["def add(a, b):", "import os\n"], {"middle": "zoo:layerskip", "draft": "zoo:draft"}
+    plain = outpace.generate(target, prompts, method="autoregressive", max_tokens=32)
+    found = outpace.generate(target, prompts, method="specmquant", max_tokens=32, **options)
+    assert [each.text for each in found] == [each.text for each in plain]
+    assert all(each.statistics.mean_acceptance_length > 3 for each in found)
