@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from outpace.core.contracts import Draft, Drafter, DraftsAhead
+from outpace.core.contracts import NOTHING, Draft, Drafter, DraftsAhead
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.drafters.no_draft import NoDraft
@@ -53,7 +53,7 @@ class Beside:
 
 def check_drafts_ahead(drafter: Drafter) -> None:
     """ValueError for a drafter that cannot draft after tokens that may be taken back."""
-    if not (isinstance(drafter, DraftsAhead) and drafter.drafts_ahead):
+    if not (isinstance(drafter, DraftsAhead) and drafter.drafts_ahead and drafter.want == NOTHING):
         raise ValueError(
             f"{type(drafter).__name__} cannot draft ahead of the target, whose outputs or KV entries it "
             "needs: give a draft model with a KV cache of its own"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from random import Random
 from typing import Any
 
@@ -15,7 +15,16 @@ import torch
 from outpace.controllers.fixed import Fixed
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Cache, Drafter, Guarantee, Parts, Plan, Verifier
+from outpace.core.contracts import (
+    Cache,
+    Drafter,
+    Guarantee,
+    Parts,
+    Plan,
+    Target,
+    TargetWithLayers,
+    Verifier,
+)
 from outpace.core.noise import Key, KeyedNoise, Noise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
@@ -24,7 +33,11 @@ from outpace.drafters.compose.staged import Staged, noise_of_step
 from outpace.drafters.compose.union import Rekeyed
 from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.feature_drafter import FeatureDrafter
+from outpace.drafters.model.grow import grow
 from outpace.drafters.no_draft import NoDraft
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.head_model import HeadModel
 from outpace.models.skip_set import SkipSet
 from outpace.models.slim.slim_table import SlimTable
 from outpace.models.table import TableCache, TableTarget
@@ -45,9 +58,14 @@ CASES = [
 ]
 
 
+TOP_2 = SamplingParams(1.0, top_k=2, max_tokens=4)
+
+
 @cache
 def models(kind: str = "table") -> Models:
-    return tables(2) if kind == "table" else transformers_models(vocab=3)
+    if kind == "transformers":
+        return transformers_models(vocab=3)
+    return tables(3 if kind == "table for heads" else 2)
 
 
 def inner_of(
@@ -165,6 +183,23 @@ def test_keys_of_stages_differ_also_where_their_names_begin_alike() -> None:
     assert len(set(numbers)) > len(numbers) - 3  # two may be equal by chance
 
 
+def head_of(middle: Target) -> FeatureDrafter:
+    """An untrained head of EAGLE for the middle model."""
+    assert isinstance(middle, TargetWithLayers)
+    head = HeadModel(untrained_eagle(middle, 0))
+    return FeatureDrafter(head, middle.vocab, partial(grow, sampled=True), sampled=True)
+
+
+def test_a_head_on_the_middle_model_has_the_distribution_of_the_target() -> None:
+    of = models("table for heads")
+
+    def build() -> Parts:
+        inner = inner_of(of, Rejection, head_of(of.drafts[0]))
+        return Parts(of.target, Staged(inner), Rejection(), Fixed(3))
+
+    assert error(build, "table for heads", [replace(CASES[0], sampling=TOP_2)]) < 1e-10
+
+
 class KeepsRejected(Staged):
     """Leaves the entry of the first rejected token in the middle model's cache."""
 
@@ -214,14 +249,21 @@ def rejoined_drafts(kind: str, make: Callable[[], Staged]) -> int:
 
 
 @pytest.mark.parametrize("kind", ["table", slow("transformers")])
-@pytest.mark.parametrize("drafter", ["model", "n-grams"])
+@pytest.mark.parametrize("drafter", ["model", "n-grams", "head"])
 def test_drafts_are_those_of_a_drafter_that_begins_anew(kind: str, drafter: str) -> None:
+    if kind == "table" and drafter == "head":
+        kind = "table for heads"
+
     def make(of: type[Staged] = Staged) -> Staged:
-        inner = NGram(2, allow_shorter=True) if drafter == "n-grams" else None
+        inner = {
+            "model": lambda: None,
+            "n-grams": lambda: NGram(2, allow_shorter=True),
+            "head": lambda: head_of(models(kind).drafts[0]),
+        }[drafter]()
         return of(inner_of(models(kind), Rejection, inner), least=3)
 
     assert rejoined_drafts(kind, make) > 20
-    if kind == "table":
+    if kind != "transformers":
         with pytest.raises(AssertionError):
             rejoined_drafts(kind, lambda: make(KeepsRejected))
 

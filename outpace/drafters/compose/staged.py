@@ -81,7 +81,7 @@ class Staged:
         if not (isinstance(inner.drafter, DraftsAhead) and inner.drafter.drafts_ahead):
             raise ValueError(
                 f"{type(inner.drafter).__name__} cannot draft for a middle model, whose tokens the target may"
-                " take back: use prompt lookup or a draft model with a KV cache of its own"
+                " take back: use prompt lookup, a draft model with a KV cache of its own or a head of EAGLE"
             )
         self.inner, self._least, self._siblings = inner, least, siblings
         self._exact = inner.guarantee is Guarantee.EXACT

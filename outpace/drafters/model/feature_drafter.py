@@ -26,15 +26,18 @@ from outpace.models.heads.head_model import HeadModel
 
 
 class FeatureDrafter:
-    """Implementation of core.contracts.Drafter around a head that reads a token together with the target's
-    hidden states at the token before it.
+    """Implementation of core.contracts.DraftsAhead around a head that reads a token together with the
+    target's hidden states at the token before it.
 
     Prompts are read part by part as the target reads them. A draft begins at the root with the target's
     hidden states at the token before it; deeper nodes read the head's own output at their parents. Where
     nothing is drafted, the head reads the text in parts of `MOST_UNREAD` tokens, so that no more features are
-    kept. Nothing is drafted or kept for a text that is longer than the head's positions allow."""
+    kept. Nothing is drafted or kept for a text that is longer than the head's positions allow.
+
+    Of tokens that may be taken back the features are kept, and the head reads them anew for every draft."""
 
     learns_across_rows = drafts_across_rows = False
+    drafts_ahead = True  # where the target has read the assumed tokens, as that of an inner method has
 
     def __init__(
         self,
@@ -51,12 +54,15 @@ class FeatureDrafter:
         self._cache: Cache | None = None
         # slot -> (P, F) features of the committed tokens that the cache lacks; the last is the root's
         self._features: dict[int, Tensor] = {}
+        # slot -> those tokens of the last features that may be taken back, and the index of the first
+        self._uncertain: dict[int, tuple[int, list[int]]] = {}
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         # the head does not read the first token, which no hidden states precede
         return draft_within(self._propose, ctx, plan, self.opened.model.max_length, skipped=1)
 
     def _propose(self, ctx: Context, plan: Plan) -> Draft:
+        self._take_back(ctx)
         reader = _Reader(self, ctx)
         try:
             with reader.checked():
@@ -64,14 +70,18 @@ class FeatureDrafter:
         finally:
             reader.cache.discard()
         if reader.logits:
-            for slot in ctx.slots:
+            for row, slot in enumerate(ctx.slots):
                 if slot in self._features:
-                    self._features[slot] = self._features[slot][-1:]
+                    if ctx.certain and reader.cache.lengths[slot] >= ctx.certain[row]:
+                        reader.cache.rewind([slot], [ctx.certain[row] - 1])
+                    unread = ctx.committed[row] - 1 - reader.cache.lengths[slot]
+                    self._features[slot] = self._features[slot][-unread:]
         return Draft(tree, reader.forwards, reader.seconds)
 
     def observe(self, step: Step) -> None:
         """Take the target's hidden states at the committed tokens; of a prompt's part, all but the last token
         are read at once."""
+        self._take_back(step.ctx)
         forest, hidden = step.draft.tree.forest, step.scores.hidden
         paths = [forest.path(node) for node in step.kept]
         nodes = torch.tensor([node for path in paths for node in path])
@@ -85,13 +95,39 @@ class FeatureDrafter:
                 self._forget(slot)  # the head reads no text of this length
                 continue
             before = self._features.get(slot)
-            if is_prompt:
+            is_certain = not step.ctx.certain or step.ctx.committed[row] + len(path) <= step.ctx.certain[row]
+            if not is_certain or is_prompt and before is not None and len(before) > 1:
+                self._features[slot] = new if before is None else torch.cat((before, new))
+                self._note_uncertain(step.ctx, row, step.draft.tree.tokens[path].tolist())
+            elif is_prompt:
                 self._read_prompt(slot, step.draft.tree.tokens[path], new, before, step.ctx.cache)
                 self._features[slot] = new[-1:]
             else:
                 self._features[slot] = new if before is None else torch.cat((before, new))
                 if len(self._features[slot]) > MOST_UNREAD:
                     self._read_on(step, row)
+
+    def _note_uncertain(self, ctx: Context, row: int, tokens: list[int]) -> None:
+        """Note which of the tokens from the root on, whose features have come, may be taken back."""
+        slot, first = ctx.slots[row], ctx.committed[row] - 1
+        certain = ctx.certain[row] if ctx.certain else first + len(tokens)
+        begin, before = self._uncertain.get(slot, (max(first, certain), []))
+        if noted := [*before, *tokens[max(0, certain - first) :]]:
+            self._uncertain[slot] = begin, noted
+
+    def _take_back(self, ctx: Context) -> None:
+        """Drop the features of tokens in whose place the texts have others now, and of roots, which are read
+        anew; those of tokens that are committed now stay for good."""
+        for row, slot in enumerate(ctx.slots):
+            begin, before = self._uncertain.pop(slot, (0, []))
+            now = ctx.tokens[row][begin : ctx.committed[row] - 1].tolist()
+            pairs = enumerate(zip(before, now, strict=False))
+            same = next((index for index, (old, new) in pairs if old != new), min(len(before), len(now)))
+            if wrong := len(before) - same:
+                self._features[slot] = self._features[slot][:-wrong]
+            certain = ctx.certain[row] if ctx.certain else ctx.committed[row]
+            if kept := before[max(0, certain - begin) : same]:
+                self._uncertain[slot] = max(begin, certain), kept
 
     def _read_prompt(
         self, slot: int, tokens: Tensor, features: Tensor, before: Tensor | None, target: Cache
@@ -118,6 +154,7 @@ class FeatureDrafter:
 
     def _forget(self, slot: int) -> None:
         self._features.pop(slot, None)
+        self._uncertain.pop(slot, None)
         if self._cache is not None and slot < len(self._cache.lengths):
             self._cache.release([slot])
 
