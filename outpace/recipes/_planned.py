@@ -11,8 +11,8 @@ PLANNED = frozenset(
     arbitrage aurora chimera confu coral cspd dart deer diffuspec dream dsp
     dultra falcon flash fspad glide-cape gsd gto gumiho hivis jakiro lantern
     longspec magicdec mulo-sd online-sd owl parallelspec ralmspec ralmspec-knnlm
-    rapid s4c specbranch specdiff specdiff2 specextend speckv specpc specpv
-    specreason speculative-rag speculative-streaming speculative-thinking
+    rapid s4c specdiff specdiff2 specextend speckv specpc specpv specreason
+    speculative-rag speculative-streaming speculative-thinking
     speculative-verdict specvlm srm stree syntax-aligned-medusa tlt vispec
     """.split()
 )

@@ -15,14 +15,19 @@ from outpace.drafters.compose.rows import joined_rows
 Drafts = Mapping[RequestState, TokenTree]
 
 
-def pending_tree(session: Session, ctx: Context, drafts: Drafts) -> TokenTree:
-    """The drafts of these rows as one tree; roots alone where the request has none, or where its text is read
-    again, as after a preemption."""
+def pending_trees(session: Session, ctx: Context, drafts: Drafts) -> list[TokenTree]:
+    """The drafts of these rows, a tree for each; a root alone where the request has none, or where its text
+    is read again, as after a preemption."""
     trees = list[TokenTree]()
     for slot, text in zip(ctx.slots, ctx.tokens, strict=True):
         request = session.request(slot)
         draft = drafts.get(request) if len(text) == request.length else None
         trees.append(draft or TokenTree.roots(text[-1:]))
+    return trees
+
+
+def one_tree(trees: Sequence[TokenTree]) -> TokenTree:
+    """Trees of one row as one tree of all rows."""
     return trees[0] if len(trees) == 1 else joined_rows(trees, [[row] for row in range(len(trees))])
 
 

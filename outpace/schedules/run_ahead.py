@@ -16,7 +16,7 @@ Letters: B rows, N nodes, V vocabulary size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,9 +28,13 @@ from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.drafters.compose.union import merged_trees
 from outpace.schedules.beside import Beside
-from outpace.schedules.pending import Drafts, left_below, pending_tree, proposed
+from outpace.schedules.pending import Drafts, left_below, one_tree, pending_trees, proposed
 
 Found = Callable[[Context], TokenTree]  # chosen tokens after the texts of a context
+
+# how many levels of the pending drafts, B trees of one row, the target reads. A token may decide about those
+# after it, not about itself: q would no longer be the distribution of the tokens that are tested
+Kept = Callable[[Context, Sequence[TokenTree]], Sequence[int]]
 
 
 class RunAhead(Beside):
@@ -38,12 +42,20 @@ class RunAhead(Beside):
 
     __name__ = "run_ahead"
 
-    def __init__(self, drafter: Drafter, *, overlap: bool = True, found: Found | None = None) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        *,
+        overlap: bool = True,
+        found: Found | None = None,
+        kept: Kept | None = None,
+    ) -> None:
         """`overlap`: use a thread; without, drafter and target work in turn, with the same texts. `found`:
-        what the target reads after a pending draft, chosen tokens that cost no time to find. ValueError if
-        the drafter needs the target to draft."""
+        what the target reads after a pending draft, chosen tokens that cost no time to find. `kept`: cuts
+        pending drafts before they are read; the next begins there. ValueError if the drafter needs the target
+        to draft."""
         super().__init__(drafter, overlap=overlap)
-        self._found = found
+        self._found, self._kept = found, kept
 
     def __call__(self, session: Session) -> Iterator[Step]:
         drafts: Drafts = {}
@@ -55,7 +67,7 @@ class RunAhead(Beside):
                 ctx = session.context()
                 if not ctx.slots:
                     continue  # prompts are not read yet
-                pending = Pending.of(session, ctx, drafts)
+                pending = Pending.of(session, ctx, drafts, self._kept)
                 ahead = ctx.assuming(pending.tokens)
                 drafting.start(partial(_proposed, session.parts, ahead))
                 if self._found is not None:
@@ -86,9 +98,12 @@ class Pending:
     tokens: list[list[int]]  # B x (A_b,) the draft tokens on the path to it
 
     @staticmethod
-    def of(session: Session, ctx: Context, drafts: Drafts) -> Pending:
+    def of(session: Session, ctx: Context, drafts: Drafts, kept: Kept | None = None) -> Pending:
         """The drafts of these rows; none where the request has none."""
-        tree = pending_tree(session, ctx, drafts)
+        trees = pending_trees(session, ctx, drafts)
+        if kept is not None:
+            trees = [up_to(tree, levels) for tree, levels in zip(trees, kept(ctx, trees), strict=True)]
+        tree = one_tree(trees)
         rows, children = range(len(ctx.slots)), tree.forest.children
         ends = list(rows)
         for row in rows:
@@ -118,6 +133,12 @@ def tested(session: Session, ctx: Context, pending: Pending, scores: Scores, dra
         [parents[leaf] if leaf >= read else leaf for leaf, _ in pairs],
         [tokens[leaf] if leaf >= read else bonus for leaf, bonus in pairs],
     )
+
+
+def up_to(tree: TokenTree, levels: int) -> TokenTree:
+    """The tree without the nodes below this many levels."""
+    nodes = [node for node, depth in enumerate(tree.forest.depths) if depth <= levels]
+    return tree if len(nodes) == len(tree) else tree.only(nodes)
 
 
 def tokens_to(tree: TokenTree, node: int) -> list[int]:

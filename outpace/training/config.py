@@ -109,13 +109,15 @@ class Predictor:
     """A predictor of the acceptance of draft tokens."""
 
     # at which draft tokens are drawn and verified; 0: the most probable tokens (specdec-pp, disco,
-    # sprinter)
+    # sprinter, specbranch)
     temperature: float = 1.0
-    num_layers: int = 3  # residual blocks (specdec-pp); layers before the output (adaeagle)
+    # residual blocks (specdec-pp); layers before the output (adaeagle); the target's last ones (specbranch)
+    num_layers: int = 3
     mix: float = 0.15  # share of the target's tokens in the text that the draft model reads (specdec-pp)
     # of a rejection in the loss; an acceptance has 1 (specdec-pp, and by default 1 for sprinter)
     rejection_weight: float = 6.0
-    depth: int = 20  # draft tokens of a step (disco) or a text (sprinter), or most draft tokens (adaeagle)
+    # draft tokens of a step (disco, specbranch) or a text (sprinter), or most draft tokens (adaeagle)
+    depth: int = 20
     width: int = 32  # of the inner layer (disco, specee)
     shortfall_weight: float = 2.0  # weight in the loss of predictions below the label; others: 1 (adaeagle)
 

@@ -125,6 +125,28 @@ class ClassifierEvaluation(Evaluation):
 
 
 @dataclass(frozen=True)
+class RollbackEvaluation(Evaluation):
+    """How well a predictor foresees what the target accepts of drafts."""
+
+    right: float  # share of the drafts whose class it foresees
+    shares: tuple[float, float, float]  # of drafts of which none, some and all tokens are accepted
+
+    @property
+    def brief(self) -> str:
+        return f"held-out share of right predictions {self.right:.2f}"
+
+    @property
+    def findings(self) -> list[str]:
+        none, some, every = self.shares
+        return [
+            f"{self.right:.0%} of the held-out predictions are right; the same answer each time would be in "
+            f"{max(self.shares):.0%}",
+            f"of {none:.0%} of the held-out drafts no token is accepted, of {some:.0%} some are, of "
+            f"{every:.0%} all",
+        ]
+
+
+@dataclass(frozen=True)
 class ExitEvaluation(Evaluation):
     """What early exits would do at the usual threshold, with all layers checked."""
 

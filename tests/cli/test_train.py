@@ -133,6 +133,19 @@ def test_a_predictor_of_draft_lengths_is_trained_and_used(outpace_, tiny, data, 
     assert outpace_("generate", "def", *used, "--max-tokens", 4, *common).exit_code == 0
 
 
+def test_a_predictor_of_rollbacks_is_trained_and_used(outpace_, tiny, data, tmp_path):
+    folder, common = tmp_path / "predictor", ("--target", tiny.target, "--dtype", "float32")
+    result = outpace_(
+        *("train", "specbranch", "--draft", tiny.draft, "--data", data, "-o", folder, *common, *QUICK),
+        *("--set", "predictor.depth=3"),
+    )
+    assert result.exit_code == 0, result.output
+    assert "of the held-out predictions are right" in result.stderr
+    used = ("--method", "specbranch", "--draft", tiny.draft, "--predictor", folder)
+    assert " ".join(map(str, used)) in result.stderr
+    assert outpace_("generate", "def", *used, "--max-tokens", 4, *common).exit_code == 0
+
+
 def test_settings_are_listed(outpace_):
     result = outpace_("train", "eagle3", "-o", "nowhere", "--show-settings")
     assert "optimizer.rate=0.001" in result.stdout and "answers.generate=true" in result.stdout

@@ -62,7 +62,7 @@ LONGER = {
     "redrafter": 400,
 }
 # the same for proofs that are repeated: of these a token that is drafted is accepted two steps later
-MORE = {"duodecoding": 800}
+MORE = {"duodecoding": 800, "specbranch": 1500}
 
 
 @pytest.mark.slow

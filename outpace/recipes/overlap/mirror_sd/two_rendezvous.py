@@ -39,7 +39,7 @@ from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.recipes.overlap.mirror_sd.keys import stem_of_keys
 from outpace.schedules.beside import Beside
-from outpace.schedules.pending import Drafts, left_below, pending_tree, proposed
+from outpace.schedules.pending import Drafts, left_below, one_tree, pending_trees, proposed
 
 
 class TwoRendezvous(Beside):
@@ -135,5 +135,5 @@ def _drafted_afresh(session: Session, ctx: Context, plan: Plan, drafts: Drafts) 
 def _pending(session: Session, ctx: Context, afresh: TokenTree, drafts: Drafts) -> TokenTree:
     """What the target reads: the pending drafts, and those that were made afresh in the other rows."""
     new = {session.request(slot): afresh.below([row]) for row, slot in enumerate(ctx.slots)}
-    tree = pending_tree(session, ctx, {**new, **drafts})
+    tree = one_tree(pending_trees(session, ctx, {**new, **drafts}))
     return tree.first_chain() if session.parts.target.chains_only else tree
