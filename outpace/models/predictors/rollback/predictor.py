@@ -109,5 +109,5 @@ KIND = PredictorKind(
     RollbackPredictor,
     "SpecBranch",
     "2506.01979",
-    lambda target, draft: untrained_rollback_predictor(target),
+    lambda target, draft: untrained_rollback_predictor(target, seed=1),
 )
