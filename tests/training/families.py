@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from outpace.models.predictors.exits.lesson import ExitPredictorMethod
 from outpace.models.predictors.judge.lesson import JudgeMethod
+from outpace.models.predictors.rollback.lesson import RollbackMethod
 from outpace.models.predictors.trust.lesson import TrustMethod
 from outpace.training.draft_methods import DraftMethod
 from outpace.training.exit_methods import DraftExitMethod, TargetMethod
@@ -23,6 +24,7 @@ EXIT_MODELS = _of(DraftExitMethod)
 ACCEPTANCE_PREDICTORS = _of(AcceptanceMethod)
 JUDGES = _of(JudgeMethod)  # they learn from marked answers
 TRUST_PREDICTORS = _of(TrustMethod)
+ROLLBACK_PREDICTORS = _of(RollbackMethod)
 HEAD_PREDICTORS = _of(HeadPredictorMethod)
 EXIT_PREDICTORS = _of(ExitPredictorMethod)
 TARGETS = _of(TargetMethod)

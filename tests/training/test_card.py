@@ -23,6 +23,7 @@ from tests.training.families import (
     HEAD_PREDICTORS,
     JUDGES,
     METHODS,
+    ROLLBACK_PREDICTORS,
     TARGETS,
     TRUST_PREDICTORS,
 )
@@ -44,7 +45,10 @@ def test_the_memory_bound_speedup_of_a_chain() -> None:
     assert memory_bound_speedups([0.5, 0.25], 0.1) == pytest.approx([1.5 / 1.1, 1.75 / 1.2])
 
 
-OTHERS = (*ACCEPTANCE_PREDICTORS, *JUDGES, *TRUST_PREDICTORS, *HEAD_PREDICTORS, *TARGETS)
+OTHERS = (
+    *(*ACCEPTANCE_PREDICTORS, *JUDGES, *TRUST_PREDICTORS, *ROLLBACK_PREDICTORS),
+    *(*HEAD_PREDICTORS, *TARGETS),
+)
 
 
 @pytest.mark.parametrize("method", [each for each in METHODS if each not in OTHERS])

@@ -43,6 +43,7 @@ from tests.training.families import (
     JUDGES,
     METHODS,
     POSITION_HEADS,
+    ROLLBACK_PREDICTORS,
     TRUST_PREDICTORS,
 )
 
@@ -66,11 +67,9 @@ class Stopped(Exception):
 
 
 def draft_for(method: str, tiny) -> str | None:
-    return (
-        tiny.draft
-        if method in {*DRAFT_MODELS, *EXIT_MODELS, *ACCEPTANCE_PREDICTORS, *TRUST_PREDICTORS} - {"fastdraft"}
-        else None
-    )
+    predictors = {*ACCEPTANCE_PREDICTORS, *TRUST_PREDICTORS, *ROLLBACK_PREDICTORS}
+    given = {*DRAFT_MODELS, *EXIT_MODELS, *predictors} - {"fastdraft"}
+    return tiny.draft if method in given else None
 
 
 def head_for(method: str, model: Model, data: str, folder: Path) -> str | None:
