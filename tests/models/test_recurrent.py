@@ -52,6 +52,7 @@ BY_TREES = {
         "specinfer",
     ),
     *("specmemo", "spectr-kseq", "stand", "traversal"),
+    *("duodecoding", "specbranch", "specmquant", "staged-sd"),
 }
 
 

@@ -60,9 +60,11 @@ LONGER = {
     "medusa": 400,
     "mlp-speculator": 400,
     "redrafter": 400,
+    "pearl": 1500,
+    "specbranch": 800,
 }
 # the same for proofs that are repeated: of these a token that is drafted is accepted two steps later
-MORE = {"duodecoding": 800, "specbranch": 1500}
+MORE = {"duodecoding": 800, "pearl": 1500, "specbranch": 800}
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from outpace.sampling.target_probs import LazyTargetProbs
 from tests.tiers import of_families
 
 VOCAB = 4
-OPENED = ("head", "arms", "predictor", "anchors", "reflection")
+OPENED = ("head", "arms", "predictor", "judge", "anchors", "reflection")
 PIECES = [b"a", b"b", b"c", b"ab"]
 PROMPT = [0, 1, 2, 0, 1, 2, 0, 1]
 

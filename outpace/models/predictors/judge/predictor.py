@@ -73,5 +73,5 @@ KIND = PredictorKind(
     JudgePredictor,
     "Judge Decoding",
     "2501.19309",
-    lambda target, draft: untrained_judge(target),
+    lambda target, draft: untrained_judge(target, seed=4),
 )

@@ -9,6 +9,7 @@ import torch
 
 from outpace.core.context import Context
 from outpace.core.contracts import Plan
+from outpace.core.device_copies import indices
 from outpace.core.grower import Grower
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.grow import Read
@@ -35,8 +36,9 @@ def branches(ctx: Context, plan: Plan, read: Read, *, most: int, sampled: bool) 
     probs, tokens = top(q, min(most, q.shape[-1]))  # (R, K) each
     counts = [num_branches(largest, most) for largest in probs[:, 0].tolist()]
     firsts = [(index, rank) for index, count in enumerate(counts) for rank in range(min(count, len(q[0])))]
-    at, chosen, begin = [rows[index] for index, _ in firsts], tuple(zip(*firsts, strict=True)), len(grower)
-    nodes = grower.add_chosen(at, tokens[chosen], probs[chosen])
+    at, begin = [rows[index] for index, _ in firsts], len(grower)
+    chosen = indices([index * probs.shape[1] + rank for index, rank in firsts], q.device)
+    nodes = grower.add_chosen(at, tokens.flatten()[chosen], probs.flatten()[chosen])
     missing = {node: plan.depth[row] - 1 for node, row in zip(nodes, at, strict=True)}
     lengthen(grower, ctx, read, begin, missing, sampled=sampled)
     return grower.tree()

@@ -24,7 +24,7 @@ from outpace.schedules.run_ahead import RunAhead
 from outpace.verifiers.rejection import Rejection
 
 
-@recipe(paper="arXiv:2506.01979", family="overlap", proven_with={"overlap": False, "eps": 0.2})
+@recipe(paper="arXiv:2506.01979", family="overlap", proven_with={"overlap": False, "eps": 0.05, "depth": 2})
 def specbranch(
     target: TargetWithLayers,
     *,
