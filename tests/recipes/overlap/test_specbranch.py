@@ -67,7 +67,7 @@ def error(foreseen: int | None = SOME, **options: Any) -> float:
     except Leak:  # a run ends otherwise alone than in a batch
         return 1.0
     assert found.counts.accepted or foreseen == NONE
-    assert found.counts.deepest >= 2 or foreseen != ALL or options
+    assert found.counts.deepest >= 2 or foreseen != ALL
     return largest_error(found, MODELS.logits, CASES)
 
 
