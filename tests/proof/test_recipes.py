@@ -61,10 +61,10 @@ LONGER = {
     "mlp-speculator": 400,
     "redrafter": 400,
     "pearl": 1500,
-    "specbranch": 800,
+    "specbranch": 1500,
 }
 # the same for proofs that are repeated: of these a token that is drafted is accepted two steps later
-MORE = {"duodecoding": 800, "pearl": 1500, "specbranch": 800}
+MORE = {"duodecoding": 800, "pearl": 1500, "specbranch": 1500}
 
 
 @pytest.mark.slow
