@@ -62,7 +62,7 @@ def test_rows_that_are_not_marked_are_refused(loaded: Any, tmp_path: Path) -> No
             given | {"error": error}
         )
     assert "give one" in said(given | {"error": [0, 1], "wrong": "five"})
-    for wrong in ("four", "fo", "", 5):
+    for wrong in ("four", "fou", "", 5):
         assert "differs from the answer before it ends" in said(given | {"wrong": wrong})
     with pytest.raises(DataError, match="no answer is marked: give a .jsonl file whose rows have"):
         read_prompts("builtin:code", model, 10, 0, marked=True)
