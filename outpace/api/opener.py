@@ -224,7 +224,7 @@ def short_drafts(options: Mapping[str, Any], needed: int) -> list[str]:
     """A sentence for each draft model or head in `options` whose maximum length is below `needed` tokens."""
     return [
         f"the {name} model reads at most {limit} tokens: longer texts, of up to {needed} here, go on without "
-        "its drafts"
+        "its drafts, or end with an error where the method needs it for every token"
         for name, limit in dict.fromkeys(draft_lengths(options))
         if limit < needed
     ]

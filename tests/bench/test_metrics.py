@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -114,3 +114,13 @@ def test_the_first_difference_is_a_position() -> None:
     assert first_difference([1, 2, 3], [1, 2, 3]) is None
     assert first_difference([1, 9, 3], [1, 2, 3]) == 1
     assert first_difference([1, 2], [1, 2, 3]) == 2
+
+
+def test_drafts_beside_the_target_cost_the_wait_for_them_alone() -> None:
+    forest = Forest.chain((2,))
+    in_turn = StepRecord(forest, (2,), (3,), 2, 0.5, {"draft": 0.6, "score": 1.0})
+    beside = replace(in_turn, draft_seconds=0.1, seconds={"draft": 0.1, "score": 1.0}, beside=True)
+    assert StepCost.of(in_turn).forwards == 2 and StepCost.of(in_turn).levels == (1, 1)
+    assert StepCost.of(beside).forwards == 0 and StepCost.of(beside).levels == ()
+    counts = Counts.of([beside])
+    assert counts.seconds["draft"] == 0.1 and counts.forwards == 2

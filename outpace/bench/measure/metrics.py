@@ -28,8 +28,10 @@ class StepRecord:
     leaf: tuple[int, ...]  # last accepted node of each row
     generated: tuple[int, ...]
     forwards: int
-    draft_seconds: float  # seconds of the step spent in forwards of draft models
+    # seconds of the step spent in forwards of draft models; of those beside the target's, the wait for them
+    draft_seconds: float
     seconds: Mapping[str, float]  # empty for a step that reads a part of a prompt
+    beside: bool = False  # whether draft models worked beside the target
 
     @property
     def drafter_seconds(self) -> float:
@@ -39,15 +41,16 @@ class StepRecord:
 
     @staticmethod
     def of(step: Step) -> StepRecord:
-        draft = step.draft
-        generated = tuple(map(len, step.generated))
+        draft, reads, in_forwards = step.draft, reads_prompts(step), float(step.draft.seconds)
+        waited = step.seconds.get("draft", in_forwards)
         return StepRecord(
             draft.tree.forest,
             tuple(step.verdict.leaf),
-            generated,
+            tuple(map(len, step.generated)),
             draft.forwards,
-            0.0 if reads_prompts(step) else float(draft.seconds),
-            {} if reads_prompts(step) else step.seconds,
+            0.0 if reads else min(in_forwards, waited),
+            {} if reads else step.seconds,
+            in_forwards > waited,
         )
 
 
@@ -58,7 +61,8 @@ def reads_prompts(step: Step) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The model forwards of one step: enough to compute its seconds on a cost curve."""
+    """The model forwards of one step that follow one another: enough to compute its seconds on a cost curve.
+    Forwards of draft models beside the target's are left out, as if the step never waited for them."""
 
     rows: int
     nodes: int  # draft tree nodes of all rows, roots included
@@ -68,10 +72,10 @@ class StepCost:
 
     @staticmethod
     def of(record: StepRecord) -> StepCost:
-        forest, forwards = record.forest, record.forwards
+        forest, forwards = record.forest, 0 if record.beside else record.forwards
         counted = Counter(forest.depths)
         depth = max(counted)
-        levels = tuple(counted[level] for level in range(depth)) if forwards == depth else ()
+        levels = tuple(counted[level] for level in range(depth)) if depth and forwards == depth else ()
         return StepCost(forest.num_rows, len(forest), forwards, levels)
 
 

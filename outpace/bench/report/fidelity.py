@@ -44,8 +44,9 @@ def fidelity(measurement: Measurement, rows: Sequence[ResultRow]) -> list[Fideli
 
 
 def curves(measurement: Measurement, rows: Sequence[ResultRow]) -> dict[str, list[Point]]:
-    """Method -> its points (distance, speedup, value of the option that takes several), for the rows of a
-    temperature with enough prompts for an interval."""
+    """The points of the chart by method: (distance from the target's texts, speedup, value of the option
+    given by `--pareto`). `rows`: those of one temperature; rows with too few prompts for an interval are left
+    out."""
     series: dict[str, list[Point]] = {}
     plain = next((distance(row) for row in rows if row.contender == measurement.contenders[0].name), 0.0)
     for row in rows:

@@ -1,4 +1,4 @@
-"""A drafter that drafts ahead, and a lookup of its own for the target."""
+"""A drafter that drafts while the target works, and an n-gram lookup whose tokens the target reads."""
 
 from __future__ import annotations
 

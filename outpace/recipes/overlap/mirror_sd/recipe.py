@@ -57,8 +57,8 @@ def mirror_sd(
 
 
 def first_layers(target: Target, count: int | None) -> SlimTarget | SlimTable:
-    """The target's first `count` layers with its norm and LM head; None: half of its layers. ValueError for a
-    target that cannot go on from what they have computed."""
+    """A model of the target's first `count` layers (None: half of them), its last norm and its LM head.
+    ValueError for a target whose remaining layers cannot start from the outputs of these layers."""
     layers = num_layers(target)
     model = without(target, SkipSet.after(max(1, layers // 2) if count is None else count, layers))
     goes_on = not isinstance(target, HFTarget) or target.reader.begins_later

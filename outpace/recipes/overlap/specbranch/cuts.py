@@ -15,8 +15,8 @@ from outpace.models.predictors.rollback.predictor import ALL, NONE, RollbackPred
 
 
 class RollbackAware:
-    """Implementation of core.contracts.Controller, and of schedules.run_ahead.Kept: drafts of one length, of
-    which the target reads what a predictor leaves.
+    """The controller of SpecBranch (core.contracts.Controller), which plans drafts of one length. Called by
+    the schedule (schedules.run_ahead.Kept), it says how many levels of each pending draft the target reads.
 
     The predictor looks at what is committed: the target's hidden states at the last token that it has read,
     and the token after it, below which the draft begins. It foresees that the target rejects the first token

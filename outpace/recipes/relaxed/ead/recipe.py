@@ -9,9 +9,9 @@ tokens.
 
 Which model writes a token follows from prompt and text alone. It is kept with the KV caches; where a text is
 read again after a preemption it is computed again, at the cost of a forward of each model over its stretches.
-There is no prefix cache. Log probabilities are those of the model that wrote the token, and of a prompt those
-of the small model. With `tau` below 0 the target writes everything, and the output has its distribution; with
-`tau` inf the small model does.
+Requests share no KV entries of common prefixes. The log probability of a token is that of the model that
+wrote it; those of prompt tokens are the small model's. With `tau` below 0 the target writes everything, and
+the output has its distribution; with `tau` inf the small model does.
 
 The paper sweeps `tau` from about 0.1 to 2; its other two values are not known for certain."""
 

@@ -25,9 +25,9 @@ class Route:
 
 
 class Routing:
-    """After each token that the model in use wrote: the large one goes on if the mean entropy of the last
-    `window` distributions is above `tau` bits, else the small one; but a model stays for at least `min_stay`
-    tokens. The window goes on across switches."""
+    """Decides after each token which model writes the next one: the large model if the mean entropy of the
+    last `window` distributions is above `tau` bits, else the small model. A model writes at least `min_stay`
+    tokens before the other takes over. A switch does not empty the window."""
 
     def __init__(self, tau: float, window: int, min_stay: int) -> None:
         """ValueError for a `tau` that is NaN, and for a `window` or a `min_stay` below 1."""
