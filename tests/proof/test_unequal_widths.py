@@ -17,18 +17,25 @@ from outpace.proof.option_values import choices
 from outpace.proof.suite import Subject, ragged
 from outpace.recipes import find, get
 from outpace.recipes._options import hints_of
-from tests.tiers import slow
 
 QUICK = ("block-verification", "rsd-s", "specinfer")
 
 
 def methods() -> Iterator[Any]:
-    """All methods with an option for draft models that have the target's tokenizer."""
+    """(Method, ids of the target, ids of its draft models) of all methods with an option for draft models
+    that have the target's tokenizer."""
+    found = list[str]()
     for name, recipe in find().items():
         if any(
             "Target" in str(hint) for option, hint in hints_of(recipe).items() if option in recipe.options
         ):
-            yield name if name in QUICK else slow(name)
+            found.append(name)
+    for number, name in enumerate(found):
+        widths = {"wider draft": (4, 5), "wider target": (5, 4)}
+        # how vocabularies are fitted is the same for all methods: one of the widths each, in turn
+        for kind in widths if name in QUICK else [list(widths)[number % 2]]:
+            mark = () if name in QUICK else pytest.mark.slow
+            yield pytest.param(name, *widths[kind], id=f"{name}-{kind}", marks=mark)
 
 
 @cache
@@ -45,8 +52,7 @@ def has_draft(options: Mapping[str, Any]) -> bool:
     return any(isinstance(each, Target) for each in values)
 
 
-@pytest.mark.parametrize(("vocab", "of_drafts"), [(4, 5), (5, 4)], ids=["wider draft", "wider target"])
-@pytest.mark.parametrize("method", methods())
+@pytest.mark.parametrize(("method", "vocab", "of_drafts"), list(methods()))
 def test_the_distribution_is_the_targets(method: str, vocab: int, of_drafts: int) -> None:
     recipe, given = get(method), models(vocab, of_drafts)
     options = next(each for each in choices(recipe, given, ((2, 1),)) if has_draft(each))

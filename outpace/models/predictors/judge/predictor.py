@@ -73,5 +73,6 @@ KIND = PredictorKind(
     JudgePredictor,
     "Judge Decoding",
     "2501.19309",
+    # with this seed it approves of tokens that the small models of proofs draft
     lambda target, draft: untrained_judge(target, seed=4),
 )
