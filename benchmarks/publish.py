@@ -94,7 +94,26 @@ SELF_SPECULATION = (
     f"--compile --no-eager --methods {EXITS},del-decoding,auto {ALL_PROMPTS} --num-prompts 6 --rounds 1 "
     "--max-tokens 96 --selection all"
 )
+# predictors: folder -> the commands that train what is in it
+TRAINED = {
+    "out/models/sprinter": (
+        "python -m zoo_training.prompts --output out/models/prompts.jsonl --number 400",
+        "outpace train sprinter --target zoo:target --draft zoo:draft --data out/models/prompts.jsonl "
+        "--set answers.max_tokens=64 --set steps=600 --set predictor.temperature=0 "
+        "--output out/models/sprinter",
+    ),
+    "out/models/judge": (
+        "python -m zoo_training.marked_answers --output out/models/marked.jsonl --number 1000",
+        "outpace train judge-decoding --target zoo:target --data out/models/marked.jsonl "
+        "--set capture.disk_gigabytes=1 --set steps=400 --set held_out=0.2 --output out/models/judge",
+    ),
+}
 # LOSSY methods beside the exact ones that they relax, over the values of an option
+OF_TWO_MODELS = {
+    "cascades": ("speculative-cascades", "alpha=0.1,0.5"),
+    "scd": ("scd", "beta=0.25,1"),
+    "ead": ("ead", "tau=0.5,1,2"),
+}
 RELAXED = {
     "medusa": "medusa:num_nodes=15,medusa-typical:head=zoo:medusa:num_nodes=15 "
     f"--pareto epsilon=0.01,0.09,0.25 --temperature 0,0.7 {ALL_PROMPTS} --num-prompts 6 --rounds 1 "
@@ -103,6 +122,27 @@ RELAXED = {
     f"--temperature 0,1 {ALL_PROMPTS} --num-prompts 10 --rounds 1 --max-tokens 96",
     "scd": "speculative-sampling,scd --pareto beta=0,0.25,0.5,1 "
     f"--temperature 0,1 {ALL_PROMPTS} --num-prompts 10 --rounds 1 --max-tokens 96",
+    "ead": "speculative-sampling,ead --pareto tau=0,0.5,1,2 "
+    f"--temperature 0,1 {ALL_PROMPTS} --num-prompts 10 --rounds 1 --max-tokens 96",
+    "sprinter": "speculative-sampling,sprinter:predictor=out/models/sprinter "
+    f"--pareto threshold=1,0.9,0.7,0.5 --temperature 0,1 {ALL_PROMPTS} --num-prompts 10 --rounds 1 "
+    "--max-tokens 96",
+    "judge": "speculative-sampling,judge-decoding:judge=out/models/judge "
+    f"--pareto threshold=1,0.9,0.7,0.5 --temperature 0,1 {ALL_PROMPTS} --num-prompts 10 --rounds 1 "
+    "--max-tokens 96",
+}
+# one core for each model
+ON_ONE_CORE = (
+    "--threads 1 --compile --no-eager --methods speculative-sampling:depth=5,speculative-sampling:depth=8,"
+    "pearl:depth=5,pearl:depth=8,specbranch:depth=8,duodecoding,double "
+    f"{ALL_PROMPTS} --num-prompts 4 --rounds 1 --max-tokens 96 --selection all"
+)
+# target, middle and draft model, and further options of benchmarks.stages
+STAGES = {
+    "int4": f"{WIDER_TARGET} {WIDER_TARGET} zoo:draft --middle-weights int4",
+    "int4-sampled": f"{WIDER_TARGET} {WIDER_TARGET} zoo:draft --middle-weights int4 --temperature 1",
+    "between": f"{WIDER_TARGET} out/models/draft-12m zoo:draft",
+    "useless": "zoo:target zoo:layerskip zoo:draft",
 }
 # beside other engines, with whole weights and with compressed ones
 CPU_ENGINES = (
@@ -191,6 +231,24 @@ STEPS: dict[str, tuple[str, str]] = {
         )
         for name, methods in RELAXED.items()
     },
+    **{
+        f"relaxed/{name}-113m-cpu.json": (
+            "bench",
+            f"{WIDER_PAIR} --compile --no-eager --dtype bfloat16 --methods speculative-sampling,{method} "
+            f"--pareto {values} --temperature 0,1 {ALL_PROMPTS} --num-prompts 4 --rounds 1 --max-tokens 64 "
+            "--selection all",
+        )
+        for name, (method, values) in OF_TWO_MODELS.items()
+    },
+    "overlap/one-core-each-cpu.json": ("bench", f"{WIDER_PAIR} {ON_ONE_CORE}"),
+    "overlap/two-devices-cpu.json": (
+        "overlap",
+        f"{WIDER_PAIR} --methods pearl specbranch duodecoding double --compile --threads 1",
+    ),
+    **{
+        f"stages/{name}-cpu.json": ("stages", f"{models} --compile --num-prompts 3 --max-tokens 64")
+        for name, models in STAGES.items()
+    },
     "weights/weights-cpu.json": ("weights", ""),
     "plan/plan-cpu.json": ("plan_accuracy", "--num-prompts 6 --max-tokens 48 --batch 1,2,4"),
     "plan/plan-113m-cpu.json": (
@@ -240,12 +298,12 @@ CPU_TIMED = ("indexes", "memory")  # timed in CPU time, which would count idle t
 def command(program: str, arguments: str, file: Path, threads: int) -> list[str]:
     """The command line of a step, which writes `file`."""
     words = shlex.split(arguments)
+    if program not in CPU_TIMED and "--threads" not in words:
+        words += ["--threads", str(threads)]
     if program in ("bench", "peers"):
         start = [sys.executable, "-m", "benchmarks.peers"] if program == "peers" else [str(OUTPACE), program]
-        written = ["--threads", str(threads), "--output", str(file)]
-        return [*start, "--target", "zoo:target", *words, *written]
-    own_threads = [] if program in CPU_TIMED else ["--threads", str(threads)]
-    return [sys.executable, "-m", f"benchmarks.{program}", *words, *own_threads, "--json", str(file)]
+        return [*start, "--target", "zoo:target", *words, "--output", str(file)]
+    return [sys.executable, "-m", f"benchmarks.{program}", *words, "--json", str(file)]
 
 
 def is_current(file: Path, revision: str) -> bool:
@@ -308,6 +366,11 @@ def main(
             if any(folder in word for word in words) and not Path(folder).exists():
                 make = [sys.executable, "-m", "benchmarks.wider_models", head, folder]
                 subprocess.run([*make, str(HEAD_COLUMNS), "--target", WIDER_TARGET], check=True)
+        for folder, commands in TRAINED.items():
+            if any(folder in word for word in words) and not Path(folder).exists():
+                for line in commands:
+                    first, *rest = shlex.split(line)
+                    subprocess.run([str(Path(sys.executable).with_name(first)), *rest], check=True)
         environment = os.environ | ({"OMP_NUM_THREADS": "1"} if program in CPU_TIMED else {})
         subprocess.run(words, check=True, env=environment)
     if not list_:

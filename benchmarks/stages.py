@@ -2,7 +2,7 @@
 
 Measures speculative sampling with each two of the three models, predicts from that the time per token of
 `polybasic` with all three and whether the middle model is worth its time (`outpace.cost.stages`), and
-measures `polybasic` and `staged-sd` beside the prediction. `--output FILE` keeps what was measured; a second
+measures `polybasic` and `staged-sd` beside the prediction. `--json FILE` keeps what was measured; a second
 run goes on with the methods that are missing there.
 """
 
@@ -156,16 +156,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="float32", help="default: %(default)s")
     parser.add_argument("--compile", action="store_true", help="compile the models")
     parser.add_argument("--middle-weights", help="int8 or int4: weights of the middle model, compiled")
-    parser.add_argument("--output", type=Path, help="JSON file")
+    parser.add_argument("--json", type=Path, help="JSON file")
     given = parser.parse_args(arguments)
     if given.middle_weights and not given.compile:
         parser.error(f"weights in {given.middle_weights} need compiled models: add --compile")
-    settings = {name: value for name, value in vars(given).items() if name != "output"}
+    settings = {name: value for name, value in vars(given).items() if name != "json"}
     runs: dict[str, Run] = {}
-    if given.output and given.output.exists():
-        before = json.loads(given.output.read_text(encoding="utf-8"))
+    if given.json and given.json.exists():
+        before = json.loads(given.json.read_text(encoding="utf-8"))
         if before["settings"] != settings:
-            parser.error(f"{given.output} has other settings: give another file")
+            parser.error(f"{given.json} has other settings: give another file")
         runs = {name: Run(**run) for name, run in before["runs"].items()}
     with threads(given.threads):
         weights = {"middle": given.middle_weights}
@@ -183,10 +183,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 continue
             measured(parts, prompts[:1], sampling)  # warms up
             runs[name] = measured(parts, prompts, sampling)
-            if given.output:
+            if given.json:
                 kept = {each: asdict(run) for each, run in runs.items()}
                 data = {"schema": "outpace-stages/1", "provenance": provenance(), "settings": settings}
-                write_json(given.output, {**data, "runs": kept})
+                write_json(given.json, {**data, "runs": kept})
     print_tables([to_table(runs, prediction(runs, given.depth))])
     return 0
 
