@@ -107,6 +107,11 @@ TRAINED = {
         "outpace train judge-decoding --target zoo:target --data out/models/marked.jsonl "
         "--set capture.disk_gigabytes=1 --set steps=400 --set held_out=0.2 --output out/models/judge",
     ),
+    "out/models/specbranch-113m": (
+        "python -m zoo_training.prompts --output out/models/prompts.jsonl --number 400",
+        f"outpace train specbranch {WIDER_PAIR} --data out/models/prompts.jsonl "
+        "--set answers.max_tokens=64 --set texts=120 --set steps=300 --output out/models/specbranch-113m",
+    ),
 }
 # LOSSY methods beside the exact ones that they relax, over the values of an option
 OF_TWO_MODELS = {
@@ -134,7 +139,7 @@ RELAXED = {
 # one core for each model
 ON_ONE_CORE = (
     "--threads 1 --compile --no-eager --methods speculative-sampling:depth=5,speculative-sampling:depth=8,"
-    "pearl:depth=5,pearl:depth=8,specbranch:depth=8,duodecoding,double "
+    "pearl:depth=5,pearl:depth=8,specbranch:predictor=out/models/specbranch-113m,duodecoding,double "
     f"{ALL_PROMPTS} --num-prompts 4 --rounds 1 --max-tokens 96 --selection all"
 )
 # target, middle and draft model, and further options of benchmarks.stages
@@ -243,7 +248,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "overlap/one-core-each-cpu.json": ("bench", f"{WIDER_PAIR} {ON_ONE_CORE}"),
     "overlap/two-devices-cpu.json": (
         "overlap",
-        f"{WIDER_PAIR} --methods pearl specbranch duodecoding double --compile --threads 1",
+        f"{WIDER_PAIR} --methods pearl duodecoding double --compile --threads 1",
     ),
     **{
         f"stages/{name}-cpu.json": ("stages", f"{models} --compile --num-prompts 3 --max-tokens 64")
