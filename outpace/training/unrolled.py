@@ -46,7 +46,7 @@ def unrolled(
     device = features.device
     kept = _KeptEntries()
     causal = torch.ones(count, count, dtype=torch.bool, device=device).tril()
-    index, is_column = _padded(columns)
+    index, is_column = padded(columns)
     own = torch.eye(index.shape[1], dtype=torch.bool, device=device).expand(rows, -1, -1)
     at = torch.arange(count, device=device).expand(rows, -1)  # (R, W) columns of the step
     mask = causal.expand(rows, -1, -1)  # (R, W, keys)
@@ -75,7 +75,7 @@ def over_text(head: DraftHead, tokens: Tensor, features: Tensor) -> Tensor:  # (
     return head.norm(step.states).view(rows, count, -1)
 
 
-def _padded(columns: Tensor) -> tuple[Tensor, Tensor]:  # (R, C) bool -> (R, W) int64, (R, W) bool
+def padded(columns: Tensor) -> tuple[Tensor, Tensor]:  # (R, C) bool -> (R, W) int64, (R, W) bool
     """The indices of each text's columns in increasing order, padded with 0, and a mask without padding."""
     counts = columns.sum(1)
     width = int(counts.max())

@@ -8,7 +8,7 @@ Letters: P tokens, F size of a feature, N nodes, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -46,9 +46,11 @@ class FeatureDrafter:
         growth: Growth,
         *,
         sampled: bool,  # `growth` draws tokens
+        reader: Callable[[FeatureDrafter, Context, Plan], FeatureReader] | None = None,  # None: FeatureReader
     ) -> None:
         self.opened = opened
-        self._vocab, self._growth = vocab, growth
+        self._reader = reader or FeatureReader
+        self.vocab, self._growth = vocab, growth
         self.want = Want(hidden=frozenset(opened.head.taps))
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
         self._cache: Cache | None = None
@@ -63,7 +65,7 @@ class FeatureDrafter:
 
     def _propose(self, ctx: Context, plan: Plan) -> Draft:
         self._take_back(ctx)
-        reader = _Reader(self, ctx)
+        reader = self._reader(self, ctx, plan)
         try:
             with reader.checked():
                 tree = self._growth(ctx, plan, reader)
@@ -140,11 +142,11 @@ class FeatureDrafter:
         else:
             read = torch.cat((before, read))
         if len(tokens):
-            self.opened.model.keep([tokens.cpu()], [slot], self._open_cache(target), NOTHING, [read])
+            self.opened.model.keep([tokens.cpu()], [slot], self.open_cache(target), NOTHING, [read])
 
     def _read_on(self, step: Step, row: int) -> None:
         """Read the committed tokens after the step, except for the next root."""
-        slot, cache = step.ctx.slots[row], self._open_cache(step.ctx.cache)
+        slot, cache = step.ctx.slots[row], self.open_cache(step.ctx.cache)
         before, new = step.ctx.tokens[row][cache.lengths[slot] + 1 :], step.generated[row][:-1]
         tokens = torch.cat((before, torch.tensor(new, dtype=torch.int64)))
         features = self._features_before_root(slot, len(tokens))
@@ -164,7 +166,7 @@ class FeatureDrafter:
         if not self._features:  # free the memory of the KV cache until the next request
             self._cache = None
 
-    def _open_cache(self, target: Cache) -> Cache:
+    def open_cache(self, target: Cache) -> Cache:
         """The head's KV cache, with a slot for each slot of the target's."""
         if self._cache is None:
             self._cache = self.opened.model.open(len(target.lengths), target.capacity)
@@ -175,7 +177,7 @@ class FeatureDrafter:
         """The committed tokens before the root that the head has not read, and the features of these and the
         root."""
         slot, committed = ctx.slots[row], ctx.committed[row]
-        length = self._open_cache(ctx.cache).lengths[slot]
+        length = self.open_cache(ctx.cache).lengths[slot]
         tokens = ctx.tokens[row][length + 1 : committed - 1]
         return tokens, self._features_before_root(slot, len(tokens))
 
@@ -194,18 +196,18 @@ class FeatureDrafter:
         return features
 
 
-class _Reader(DraftReader):
+class FeatureReader(DraftReader):
     """The forwards of one draft, of the last of which it keeps the logits."""
 
-    def __init__(self, drafter: FeatureDrafter, ctx: Context) -> None:
+    def __init__(self, drafter: FeatureDrafter, ctx: Context, plan: Plan) -> None:
         super().__init__(drafter.opened.model.device)
         self._drafter, self._ctx = drafter, ctx
-        self.cache = drafter._open_cache(ctx.cache)
+        self.cache = drafter.open_cache(ctx.cache)
         self._states: list[Tensor] = []  # (N, F) the head's outputs at all nodes so far, in parts
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
         first, logits, ids = self.over_draft_vocabulary(tree)
-        return first, over_vocabulary(logits, ids, self._drafter._vocab)
+        return first, over_vocabulary(logits, ids, self._drafter.vocab)
 
     def over_draft_vocabulary(self, tree: TokenTree) -> tuple[int, Tensor, Tensor | None]:
         """Implementation of drafters.model.grow.ReadDraftVocabulary."""
@@ -240,7 +242,7 @@ class _Reader(DraftReader):
         def choose_of(logits: Tensor) -> int:
             assert choose is not None
             self.logits = [logits]  # if they are NaN, the forward after them may fail
-            return choose(over_vocabulary(logits, ids, drafter._vocab))
+            return choose(over_vocabulary(logits, ids, drafter.vocab))
 
         chosen = None if choose is None else choose_of
         with self.timed():

@@ -56,6 +56,8 @@ class DraftHead(PreTrainedModel):
         # the head's own output that is the next token's feature while drafting, numbered as in `Want.hidden`
         self.state_layer = -1
         self.feature_size: int = config.hidden_size
+        # of the slots that `mask_inputs` can fill; None: any number, or it has none
+        self.num_masks: int | None = None
         # (K,) token of each logit; None: all V tokens. A buffer, so that it is where the weights are
         self.register_buffer("draft_ids", None, persistent=False)
         # of the weights in the file, see models.heads.fingerprint; None: the head is from no file
@@ -81,6 +83,16 @@ class DraftHead(PreTrainedModel):
         """The features of tokens from their concatenated hidden states in the target's layers `taps`."""
         return hidden
 
+    def embedded(self, ids: Tensor) -> Tensor:  # (...) -> (..., D)
+        """The embeddings of tokens."""
+        return self.embed_tokens(ids)
+
+    def mask_inputs(self, count: int) -> tuple[Tensor, Tensor]:  # (count,), (F,)
+        """What stands in `count` mask slots behind a token, in which a head that drafts several tokens in one
+        forward gives their logits: token ids, and the feature of each slot. Drafted tokens whose hidden
+        states are not known have this feature too."""
+        raise NotImplementedError
+
     def combined(self, embedded: Tensor, features: Tensor) -> dict[str, Tensor]:  # (R, N, D), (R, N, F)
         """The arguments of the head's decoder layers; one of them is `hidden_states`."""
         raise NotImplementedError
@@ -95,7 +107,7 @@ class DraftHead(PreTrainedModel):
         use_cache: bool = True,
         return_dict: bool = True,
     ) -> CausalLMOutputWithPast:
-        embedded = self.embed_tokens(input_ids)
+        embedded = self.embedded(input_ids)
         zeros = embedded.new_zeros(*input_ids.shape, self.feature_size)
         given = zeros if features is None else features.to(embedded.dtype)
         mask = create_causal_mask(

@@ -1,4 +1,4 @@
-"""How heads of EAGLE, HASS, EAGLE-3 and Dovetail learn.
+"""How heads learn that continue the target's hidden states, such as EAGLE's.
 
 Letters: M columns (see training.lessons.lesson), K draft vocabulary, F size of a feature.
 """
@@ -16,7 +16,7 @@ from outpace.training import losses
 from outpace.training.config import Head
 from outpace.training.features import Batch
 from outpace.training.lessons.lesson import DrafterLesson, draftable, following
-from outpace.training.unrolled import unrolled
+from outpace.training.unrolled import UnrolledStep, unrolled
 
 CROSS_ENTROPY = "soft_cross_entropy"  # its gradient does not depend on the mass of the draft vocabulary
 
@@ -50,6 +50,8 @@ class Objective:
     noise: bool  # whether noise is added to features
     loss: Callable[[Compared, Head], Tensor]
     weight: Callable[[int, Head], float]  # of a step
+    # the head's outputs at the steps: on its own outputs, or in masks (training.packed)
+    run: Callable[..., Iterator[UnrolledStep]] = unrolled
 
 
 def features_and_tokens(one: Compared, settings: Head) -> Tensor:
@@ -75,6 +77,7 @@ class FeatureHeadLesson(DrafterLesson):
         self.head = head
         self.layers = sorted({-1, *head.taps})
         self.num_steps = objective.num_steps(settings)
+        self.max_depth = None if head.num_masks is None else 1 + head.num_masks
         self._objective, self._settings = objective, settings
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
@@ -85,7 +88,7 @@ class FeatureHeadLesson(DrafterLesson):
             features = features + uniform * (settings.noise * 512 / batch.tokens.shape[1])
         total = features.new_zeros(())
         columns = self.columns(batch)
-        for outputs in unrolled(
+        for outputs in objective.run(
             self.head, batch.tokens, features, columns, self.num_steps, detached=objective.detached
         ):
             target_logits, mass, mask = self._target(batch, outputs.step)
@@ -97,7 +100,9 @@ class FeatureHeadLesson(DrafterLesson):
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
         columns = self.columns(batch)
-        for outputs in unrolled(self.head, batch.tokens, self._features(batch), columns, num_steps):
+        for outputs in self._objective.run(
+            self.head, batch.tokens, self._features(batch), columns, num_steps
+        ):
             yield self._logits(outputs.states)
 
     def draft_ids(self, device: torch.device) -> Tensor | None:

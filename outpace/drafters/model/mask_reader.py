@@ -1,0 +1,72 @@
+"""Reads several levels of a draft tree in one forward of a draft head, in mask slots behind the last token.
+
+Letters: A anchors, B rows, k levels, K tokens of the draft vocabulary, F size of a feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from outpace.core.context import Context
+from outpace.core.contracts import Choose, Ends, Plan
+from outpace.core.device_copies import indices
+from outpace.core.tree import Forest, TokenTree
+from outpace.drafters.model.feature_drafter import FeatureDrafter, FeatureReader
+from outpace.drafters.model.look_ahead import LookAhead
+
+
+class MaskReader(FeatureReader):
+    """The forwards of one draft of a head with `DraftHead.mask_inputs`: each gives the logits of `levels`
+    levels, fewer where the draft ends before. Forwards after the first read the whole tree again, with masks
+    behind the nodes that have no logits yet: entries of masks are not kept."""
+
+    def __init__(self, drafter: FeatureDrafter, ctx: Context, plan: Plan, *, levels: int) -> None:
+        super().__init__(drafter, ctx, plan)
+        depth = max(plan.depth, default=0)
+        ahead = [min(levels, depth - above) for above in range(0, depth, levels)]
+        self._look_ahead = LookAhead(self._read_ahead, ahead)
+
+    def over_draft_vocabulary(self, tree: TokenTree) -> tuple[int, Tensor, Tensor | None]:
+        """Implementation of drafters.model.grow.ReadDraftVocabulary."""
+        first, logits = self._look_ahead(tree)
+        return first, logits, self._drafter.opened.head.draft_ids
+
+    def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:
+        """None: a chain is read in as many forwards as any other tree."""
+        return None
+
+    def _read_ahead(self, tree: TokenTree, anchors: Sequence[int], levels: int) -> Tensor:  # (A, k, K)
+        opened, slots = self._drafter.opened, self._ctx.slots
+        ids, feature = opened.head.mask_inputs(levels - 1)
+        masked = with_masks(tree, anchors, ids.cpu())
+        with self.timed():
+            self.cache.discard()
+            missing = [self._drafter.missing(self._ctx, row) for row in range(len(slots))]
+            features = [
+                torch.cat((known, feature.to(known).expand(len(nodes) - 1, -1)))
+                for (_, known), nodes in zip(missing, masked.forest.nodes, strict=True)
+            ]
+            gap = [tokens for tokens, _ in missing]
+            scores = opened.model.score(masked, slots, self.cache, gap=gap, features=features)
+        assert scores.logits is not None
+        self.forwards += 1
+        self.logits = [scores.logits]
+        count, first = len(anchors), len(tree)
+        wanted = [
+            node
+            for number, anchor in enumerate(anchors)
+            for node in (anchor, *range(first + number, len(masked), count))
+        ]
+        logits = scores.logits[indices(wanted, scores.logits.device)]
+        return logits.view(count, levels, -1)
+
+
+def with_masks(tree: TokenTree, anchors: Sequence[int], ids: Tensor) -> TokenTree:  # (k - 1,)
+    """The tree with a chain of mask tokens below each anchor, whose nodes follow level by level."""
+    first, count = len(tree), len(anchors)
+    above = [*anchors, *range(first, first + count * len(ids))][: count * len(ids)]
+    forest = Forest.of([*tree.forest.parents, *above], tree.forest.num_rows)
+    return TokenTree(torch.cat((tree.tokens.cpu(), ids.repeat_interleave(count))), forest)

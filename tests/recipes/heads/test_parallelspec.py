@@ -1,0 +1,158 @@
+"""ParallelSpec: several levels in one forward of a head with masks, and their training in packed groups."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from outpace.core.contracts import Parts
+from outpace.core.sampling_params import SamplingParams
+from outpace.core.tree import Forest, TokenTree
+from outpace.decode import Session
+from outpace.drafters.model.look_ahead import LookAhead
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.parallelspec.head import ParallelSpecHead, untrained_parallelspec
+from outpace.models.hf.target import HFTarget
+from outpace.proof.decode_all import texts
+from outpace.proof.models import transformers_models
+from outpace.recipes.base.autoregressive import autoregressive
+from outpace.recipes.heads.parallelspec import parallelspec
+from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.training.packed import packed
+
+VOCAB = 12
+PROMPTS = ((1, 2, 3, 4, 5, 6, 7), (3, 1, 4))
+
+
+@cache
+def target() -> HFTarget:
+    made = transformers_models(vocab=VOCAB).target
+    assert isinstance(made, HFTarget)
+    return made
+
+
+def head_of(seed: int = 4) -> Any:
+    """A head whose masks differ from one another as much as tokens do."""
+    head: Any = untrained_parallelspec(target(), seed)
+    with torch.no_grad():
+        head.mask_embeddings.mul_(30)
+        head.mask_feature.mul_(30)
+    return head
+
+
+def steps_of(parts: Parts, temperature: float = 0.0) -> list[Any]:
+    params = [SamplingParams(temperature, max_tokens=14, seed=seed) for seed in range(len(PROMPTS))]
+    session = Session(parts, [torch.tensor(each) for each in PROMPTS], params, LazyTargetProbs)
+    return [step for step in session.steps() if any(step.generated)]
+
+
+def read_alone(head: ParallelSpecHead, tokens: Tensor, features: Tensor, num_masks: int) -> Tensor:
+    """The logits (1 + k, V) after a text and in the masks behind it, in one forward without a cache."""
+    ids, feature = head.mask_inputs(num_masks)
+    read = torch.cat((tokens[1:], ids))[None]
+    given = torch.cat((features, feature.expand(num_masks, -1)))[None]
+    at = torch.arange(read.shape[1])[None]
+    return head(read, at, features=given, use_cache=False).logits[0, -num_masks - 1 :]
+
+
+def features_of(text: Tensor, head: DraftHead) -> Tensor:  # (T - 1, F)
+    with torch.no_grad():
+        states = target().model.model(text[None], use_cache=False).last_hidden_state[0]
+        return head.fuse(states.to(next(head.parameters())))[:-1]
+
+
+@pytest.mark.parametrize("tree", ["dynamic", "chain"])
+def test_drafts_are_those_of_a_head_that_reads_the_whole_text(tree: Any) -> None:
+    """What the KV cache keeps after a draft is the text's alone."""
+    head = head_of()
+    drafted = 0
+    for step in steps_of(parallelspec.build(target(), head=HeadModel(head), tree=tree, width=2, num_nodes=6)):
+        forest = step.draft.tree.forest
+        if len(forest) == forest.num_rows:
+            continue
+        assert step.draft.forwards == 1
+        for row in range(len(step.ctx.slots)):
+            text = step.ctx.tokens[row][: step.ctx.committed[row]]
+            with torch.no_grad():
+                alone = read_alone(head, text, features_of(text, head), 4).log_softmax(-1)
+            for node in forest.nodes[row][1:]:
+                depth, token = forest.depths[node], int(step.draft.tree.tokens[node])
+                ranks = alone[depth - 1].argsort(descending=True).tolist()
+                assert token in ranks[: 2 if tree == "dynamic" else 1]
+                drafted += 1
+    assert drafted > 30
+
+
+def test_a_second_forward_stands_behind_drafted_tokens() -> None:
+    """Levels 6 to 8 of a chain: its first five tokens have the masks' feature."""
+    head = head_of()
+    model = HeadModel(head)
+    steps = steps_of(parallelspec.build(target(), head=model, tree="chain", depth=8))
+    step = next(each for each in steps if len(each.draft.tree) == 2 * 9)
+    assert step.draft.forwards == 2
+    forest = step.draft.tree.forest
+    for row in range(2):
+        text = step.ctx.tokens[row][: step.ctx.committed[row]]
+        chain = step.draft.tree.tokens[list(forest.nodes[row][1:])]
+        with torch.no_grad():
+            given = torch.cat((features_of(text, head), head.mask_feature.expand(5, -1)))
+            alone = read_alone(head, torch.cat((text, chain[:5])), given, 2)
+        assert alone.argmax(-1).tolist() == chain[5:].tolist()
+
+
+def test_texts_are_the_target_s_and_drafts_are_accepted() -> None:
+    params = [SamplingParams(0.0, max_tokens=14)] * 2
+    parts = parallelspec.build(target(), head=HeadModel(head_of()))
+    assert texts(parts, PROMPTS, params) == texts(autoregressive.build(target()), PROMPTS, params)
+    assert len(steps_of(parts)) < len(steps_of(autoregressive.build(target())))
+
+
+def test_packed_groups_are_the_columns_one_at_a_time() -> None:
+    head: Any = head_of()
+    tokens = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8], [5, 3, 1, 9, 11, 2, 0, 4]])
+    features = torch.stack([features_of(text, head) for text in tokens])
+    columns = torch.zeros(2, 7, dtype=torch.bool)
+    columns[0, [1, 4, 6]], columns[1, [0, 3]] = True, True
+    with torch.no_grad():
+        steps = list(packed(head, tokens, features, columns, 4))
+        assert [step.step for step in steps] == [0, 1, 2, 3]
+        found = torch.stack([head.lm_head(head.norm(step.states)) for step in steps], 1)
+        places = columns.nonzero().tolist()
+        for of_group, (row, column) in zip(found, places, strict=True):
+            text = tokens[row, : column + 2]
+            alone = read_alone(head, text, features[row, : column + 1], 3)
+            assert (of_group - alone).abs().max() < 1e-5
+    steps = list(packed(head, tokens, features, columns, 4))
+    sum(step.states.square().sum() for step in steps).backward()
+    assert all(weight.grad is not None and weight.grad.abs().max() > 0 for weight in head.own.values())
+
+
+def test_levels_between_anchors_have_the_logits_of_their_anchor() -> None:
+    """Forwards over 2, 1 and 2 levels, in a tree with two children of each node."""
+    asked = list[tuple[list[int], int]]()
+
+    def read(tree: TokenTree, anchors: Any, levels: int) -> Tensor:
+        asked.append((list(anchors), levels))
+        return torch.tensor([[[10.0 * anchor + level] for level in range(levels)] for anchor in anchors])
+
+    look = LookAhead(read, (2, 1, 2))
+    parents, level, found = [-1, -1], [0, 1], []
+    for _ in range(5):
+        tree = TokenTree(torch.zeros(len(parents), dtype=torch.int64), Forest.of(parents, 2))
+        first, logits = look(tree)
+        assert first == level[0] and len(logits) == len(level)
+        found.append(logits[:, 0].tolist())
+        level = [len(parents) + index for index in range(2 if len(found) > 1 else 4)]
+        above = [first, first, first + 1, first + 1] if len(level) == 4 else [first, first + 1]
+        parents += above
+    assert asked == [([0, 1], 2), ([6, 7], 1), ([8, 9], 2)]
+    assert found == [[0, 10], [1, 1, 11, 11], [60, 70], [80, 90], [81, 91]]
+    with pytest.raises(ValueError, match="beyond a node of depth 5: draft 5 tokens or fewer"):
+        look(TokenTree(torch.zeros(len(parents), dtype=torch.int64), Forest.of(parents, 2)))
+    with pytest.raises(ValueError, match="each gives the logits of one level or more"):
+        LookAhead(read, (2, 0))
