@@ -653,9 +653,9 @@ def test_a_head_of_another_kind_is_refused(eagle3: Any, eagle: Any, target: HFTa
 @pytest.mark.parametrize(
     ("layout", "keys", "sentence"),
     [
-        ("speculators", {"speculators_model_type": "peagle"}, "drafter of the type peagle"),
         ("speculators", {"speculators_model_type": "dflash"}, "drafter of the type dflash"),
-        ("raw", {"ptd_token_id": 3}, "P-EAGLE"),
+        ("speculators", {"speculators_model_type": "peagle"}, "holds a head of P-EAGLE"),
+        ("raw", {"ptd_token_id": 3}, "holds a head of P-EAGLE"),
         ("raw", {"num_hidden_layers": 2}, "has 2 decoder layers"),
         ("raw", {"hidden_size": 16}, "only heads as wide as the target"),
         ("raw", {"intermediate_size": 40}, r"mlp.*proj.weight is .* restore"),

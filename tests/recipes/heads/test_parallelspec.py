@@ -1,4 +1,4 @@
-"""ParallelSpec: several levels in one forward of a head with masks, and their training in packed groups."""
+"""ParallelSpec and P-EAGLE: several levels in one forward of a head with masks, and packed training."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from outpace.decode import Session
 from outpace.drafters.model.look_ahead import LookAhead
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.head_model import HeadModel
-from outpace.models.heads.parallelspec.head import ParallelSpecHead, untrained_parallelspec
+from outpace.models.heads.p_eagle.head import untrained_p_eagle
+from outpace.models.heads.parallelspec.head import untrained_parallelspec
 from outpace.models.hf.target import HFTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.models import transformers_models
 from outpace.recipes.base.autoregressive import autoregressive
+from outpace.recipes.heads.p_eagle import p_eagle
 from outpace.recipes.heads.parallelspec import parallelspec
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.packed import packed
 
 VOCAB = 12
+UNTRAINED = {"parallelspec": untrained_parallelspec, "p-eagle": untrained_p_eagle}
+RECIPES: dict[str, Any] = {"parallelspec": parallelspec, "p-eagle": p_eagle}
 PROMPTS = ((1, 2, 3, 4, 5, 6, 7), (3, 1, 4))
 
 
@@ -36,12 +40,13 @@ def target() -> HFTarget:
     return made
 
 
-def head_of(seed: int = 4) -> Any:
-    """A head whose masks differ from one another as much as tokens do."""
-    head: Any = untrained_parallelspec(target(), seed)
+def head_of(kind: str = "parallelspec") -> Any:
+    """A head whose masks matter as much as tokens do."""
+    head: Any = UNTRAINED[kind](target(), 4)
     with torch.no_grad():
-        head.mask_embeddings.mul_(30)
-        head.mask_feature.mul_(30)
+        for name, weight in head.own.items():
+            if name.startswith("mask_"):
+                weight.mul_(30)
     return head
 
 
@@ -51,7 +56,7 @@ def steps_of(parts: Parts, temperature: float = 0.0) -> list[Any]:
     return [step for step in session.steps() if any(step.generated)]
 
 
-def read_alone(head: ParallelSpecHead, tokens: Tensor, features: Tensor, num_masks: int) -> Tensor:
+def read_alone(head: DraftHead, tokens: Tensor, features: Tensor, num_masks: int) -> Tensor:
     """The logits (1 + k, V) after a text and in the masks behind it, in one forward without a cache."""
     ids, feature = head.mask_inputs(num_masks)
     read = torch.cat((tokens[1:], ids))[None]
@@ -61,17 +66,27 @@ def read_alone(head: ParallelSpecHead, tokens: Tensor, features: Tensor, num_mas
 
 
 def features_of(text: Tensor, head: DraftHead) -> Tensor:  # (T - 1, F)
+    model, states = target().model.model, dict[int, Tensor]()
+    hooks = [
+        model.layers[tap].register_forward_hook(lambda _, __, out, tap=tap: states.update({tap: out}))
+        for tap in head.taps
+        if tap >= 0
+    ]
     with torch.no_grad():
-        states = target().model.model(text[None], use_cache=False).last_hidden_state[0]
-        return head.fuse(states.to(next(head.parameters())))[:-1]
+        states[-1] = model(text[None], use_cache=False).last_hidden_state
+        for hook in hooks:
+            hook.remove()
+        joined = torch.cat([states[tap] for tap in head.taps], -1)[0]
+        return head.fuse(joined.to(next(head.parameters())))[:-1]
 
 
+@pytest.mark.parametrize("kind", UNTRAINED)
 @pytest.mark.parametrize("tree", ["dynamic", "chain"])
-def test_drafts_are_those_of_a_head_that_reads_the_whole_text(tree: Any) -> None:
+def test_drafts_are_those_of_a_head_that_reads_the_whole_text(tree: Any, kind: str) -> None:
     """What the KV cache keeps after a draft is the text's alone."""
-    head = head_of()
-    drafted = 0
-    for step in steps_of(parallelspec.build(target(), head=HeadModel(head), tree=tree, width=2, num_nodes=6)):
+    head, drafted = head_of(kind), 0
+    parts = RECIPES[kind].build(target(), head=HeadModel(head), tree=tree, depth=5, width=2, num_nodes=6)
+    for step in steps_of(parts):
         forest = step.draft.tree.forest
         if len(forest) == forest.num_rows:
             continue
@@ -112,8 +127,9 @@ def test_texts_are_the_target_s_and_drafts_are_accepted() -> None:
     assert len(steps_of(parts)) < len(steps_of(autoregressive.build(target())))
 
 
-def test_packed_groups_are_the_columns_one_at_a_time() -> None:
-    head: Any = head_of()
+@pytest.mark.parametrize("kind", UNTRAINED)
+def test_packed_groups_are_the_columns_one_at_a_time(kind: str) -> None:
+    head: Any = head_of(kind)
     tokens = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8], [5, 3, 1, 9, 11, 2, 0, 4]])
     features = torch.stack([features_of(text, head) for text in tokens])
     columns = torch.zeros(2, 7, dtype=torch.bool)
@@ -129,7 +145,8 @@ def test_packed_groups_are_the_columns_one_at_a_time() -> None:
             assert (of_group - alone).abs().max() < 1e-5
     steps = list(packed(head, tokens, features, columns, 4))
     sum(step.states.square().sum() for step in steps).backward()
-    assert all(weight.grad is not None and weight.grad.abs().max() > 0 for weight in head.own.values())
+    masks = [weight for name, weight in head.own.items() if name.startswith("mask_")]
+    assert masks and all(mask.grad is not None and mask.grad.abs().max() > 0 for mask in masks)
 
 
 def test_levels_between_anchors_have_the_logits_of_their_anchor() -> None:

@@ -8,7 +8,7 @@ loads without an error, but fewer of its drafts are accepted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +24,19 @@ from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 TRAINING_ONLY = ("verifier_lm_head.", "verifier_norm.")  # copies of the target's weights for training
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kind of head with the layouts of EAGLE-3."""
+
+    type: str  # in `speculators_model_type`
+    architecture: str  # in the layout of speculators
+    head_type: Callable[..., Eagle3Head]
+    max_layers: int | None  # decoder layers that it may have; None: any number
+
+
+EAGLE3 = Variant("eagle3", "Eagle3Speculator", Eagle3Head, 1)
 
 
 @dataclass(frozen=True)
@@ -91,20 +104,22 @@ def build(
     target: TargetWithLayers,
     taps: Sequence[int],
     options: Eagle3Options,
+    variant: Variant,
 ) -> tuple[DraftHead, Tensors]:
     """A head with weights still to be set, and the tensors to set them to. HeadFileError if parts of the
     files contradict each other."""
     stored = {name: tensor for name, tensor in tensors.items() if not name.startswith(TRAINING_ONLY)}
     tensors = {_renamed(name): tensor for name, tensor in stored.items()}
     num = int(config.get("draft_vocab_size") or target.vocab)
-    own = read_layer({"target_hidden_size": config.get("target_hidden_size"), **layer}, num, target)
+    size = {"target_hidden_size": config.get("target_hidden_size")}
+    own = read_layer({**size, **layer}, num, target, max_layers=variant.max_layers)
     # servers keep hidden states in the order of layers, whatever the order of the numbers
     taps = sorted(taps)
     _check_taps(config, layer, tensors, target, taps)
     draft_ids = take_draft_ids(tensors, num, target.vocab)
     qk_norm = layer.get("model_type") == "qwen3" or "layers.0.self_attn.q_norm.weight" in tensors
     try:
-        head = Eagle3Head(
+        head = variant.head_type(
             own,
             target.embed,
             taps,

@@ -12,7 +12,7 @@ from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle3 import parts
 from outpace.models.heads.eagle3.head import Eagle3Head
-from outpace.models.heads.eagle3.parts import IDS, Eagle3Options
+from outpace.models.heads.eagle3.parts import EAGLE3, IDS, Eagle3Options, Variant
 from outpace.models.heads.formats.decoder_layer import write_layer
 from outpace.models.heads.formats.draft_vocabulary import draft_vocabulary
 from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
@@ -28,17 +28,20 @@ def recognises(config: Config, names: Collection[str]) -> bool:
     return "speculators_model_type" not in config and (named or "draft_vocab_size" in config)
 
 
-def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[DraftHead, Tensors]:
+def read(
+    config: Config,
+    tensors: Tensors,
+    target: TargetWithLayers,
+    variant: Variant = EAGLE3,
+) -> tuple[DraftHead, Tensors]:
     """A head with weights still to be set, and the tensors to set them to."""
-    if "ptd_token_id" in config:
-        raise HeadFileError("it is a head of P-EAGLE, which drafts in parallel: give a head of EAGLE-3")
     nested = config.get(NESTED) or {}
     taps = _taps(config, nested, target.num_layers)
     # ModelOpt nests some options together with the layer numbers
     flags = {**{name: value for name, value in nested.items() if name != IDS}, **config}
     # absent: false, as in vLLM for this layout; SGLang never takes the normed state as residual
     options = Eagle3Options.read(flags, tensors, norm_before_residual=False)
-    return parts.build(config, config, tensors, target, taps, options)
+    return parts.build(config, config, tensors, target, taps, options, variant)
 
 
 def _taps(config: Mapping[str, Any], nested: Mapping[str, Any], num_layers: int) -> list[int]:

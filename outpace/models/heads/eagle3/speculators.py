@@ -10,7 +10,7 @@ from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle3 import parts
 from outpace.models.heads.eagle3.head import Eagle3Head
-from outpace.models.heads.eagle3.parts import IDS, Eagle3Options
+from outpace.models.heads.eagle3.parts import EAGLE3, IDS, Eagle3Options, Variant
 from outpace.models.heads.formats.decoder_layer import write_layer
 from outpace.models.heads.formats.draft_vocabulary import draft_vocabulary
 from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
@@ -21,19 +21,26 @@ def recognises(config: Config, names: Collection[str]) -> bool:
     return "speculators_model_type" in config
 
 
-def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[DraftHead, Tensors]:
+def read(
+    config: Config,
+    tensors: Tensors,
+    target: TargetWithLayers,
+    variant: Variant = EAGLE3,
+) -> tuple[DraftHead, Tensors]:
     """A head with weights still to be set, and the tensors to set them to."""
-    if (kind := config["speculators_model_type"]) != "eagle3":
+    if (kind := config["speculators_model_type"]) != variant.type:
         raise HeadFileError(f"it is a drafter of the type {kind}: give a head of EAGLE-3")
     layer = config.get("transformer_layer_config") or {}
     ids = config.get(IDS)
     taps = parts.taps_of_vllm(parts.default_ids(target.num_layers) if ids is None else ids)
     # absent: true in vLLM, the only server for this layout, although speculators trains with false then
     options = Eagle3Options.read(config, tensors, norm_before_residual=True)
-    return parts.build(config, layer, tensors, target, taps, options)
+    return parts.build(config, layer, tensors, target, taps, options, variant)
 
 
-def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config, Tensors]:
+def write(
+    head: DraftHead, target: TargetWithLayers, name: str, variant: Variant = EAGLE3
+) -> tuple[Config, Tensors]:
     """The configuration and tensors of a head; `name`: where vLLM finds its target."""
     assert isinstance(head, Eagle3Head) and isinstance(head.config, LlamaConfig)
     model = getattr(target, "model", None)
@@ -45,11 +52,11 @@ def write(head: DraftHead, target: TargetWithLayers, name: str) -> tuple[Config,
     }
     layer = write_layer(head.config, target.vocab, "qwen3" if parts.layer_of(head).qk_norm else "llama")
     config = {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
+        "architectures": [variant.architecture],
+        "speculators_model_type": variant.type,
         "speculators_version": "0.9.0",
         "speculators_config": {
-            "algorithm": "eagle3",
+            "algorithm": variant.type,
             "proposal_methods": [proposal],
             "default_proposal_method": "greedy",
             "verifier": {

@@ -1,0 +1,53 @@
+"""How heads of P-EAGLE learn (Hui et al. 2026): from the target's distributions, in masks behind every token
+of a text."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outpace.models.heads.draft_head import DraftHead, head_config
+from outpace.models.heads.eagle3.head import default_taps
+from outpace.models.heads.p_eagle.head import PEagleHead, draw_mask
+from outpace.models.heads.p_eagle.kind import KIND
+from outpace.models.hf.target import HFTarget
+from outpace.models.slim.make import num_layers
+from outpace.training.config import TrainConfig
+from outpace.training.head_methods import FeatureHeadMethod, begun, check_layer_size, lm_head_rows, of_kind
+from outpace.training.lessons.feature_heads import Compared, Objective
+from outpace.training.packed import packed
+
+
+def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead:
+    check_layer_size(KIND.method, target)
+    head = PEagleHead(
+        head_config(target, target.vocab if ids is None else len(ids), config.head.num_layers),
+        target.embed,
+        default_taps(target.num_layers),
+        mask_token=target.vocab - 1,
+        draft_ids=ids,
+        norm_before_residual=config.head.norm_before_residual,
+    )
+    head.mask_hidden.data = head.mask_hidden.data.to(target.device, torch.float32)
+    draw_mask(head, config.seed)
+    begun(head, (head.fc, head.layers, head.norm, head.lm_head), target, config.seed)
+    with torch.no_grad():  # as EAGLE-3's, its LM head begins as a copy of the target's
+        next(head.lm_head.parameters()).copy_(lm_head_rows(target, ids))
+    return head
+
+
+METHODS = (
+    FeatureHeadMethod(
+        **of_kind(KIND),
+        new=_new,
+        check=num_layers,  # refuses layers whose outputs cannot be read
+        objective=Objective(
+            num_steps=lambda settings: settings.num_heads,
+            detached=False,
+            noise=False,
+            loss=Compared.token_loss,
+            weight=lambda step, settings: settings.decay**step,
+            run=packed,
+        ),
+    ),
+)
