@@ -26,5 +26,4 @@ KIND = HeadKind(
         "vllm": EngineSupport("eagle3", "speculators"),
         "sglang": EngineSupport("EAGLE3", "raw"),
     },
-    asked_last=True,
 )

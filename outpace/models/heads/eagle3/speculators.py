@@ -13,12 +13,12 @@ from outpace.models.heads.eagle3.head import Eagle3Head
 from outpace.models.heads.eagle3.parts import EAGLE3, IDS, Eagle3Options, Variant
 from outpace.models.heads.formats.decoder_layer import write_layer
 from outpace.models.heads.formats.draft_vocabulary import draft_vocabulary
-from outpace.models.heads.formats.files import Config, HeadFileError, Tensors
+from outpace.models.heads.formats.files import Config, Tensors
 
 
 def recognises(config: Config, names: Collection[str]) -> bool:
     """Whether a configuration is of this layout."""
-    return "speculators_model_type" in config
+    return config.get("speculators_model_type") == EAGLE3.type
 
 
 def read(
@@ -28,8 +28,6 @@ def read(
     variant: Variant = EAGLE3,
 ) -> tuple[DraftHead, Tensors]:
     """A head with weights still to be set, and the tensors to set them to."""
-    if (kind := config["speculators_model_type"]) != variant.type:
-        raise HeadFileError(f"it is a drafter of the type {kind}: give a head of EAGLE-3")
     layer = config.get("transformer_layer_config") or {}
     ids = config.get(IDS)
     taps = parts.taps_of_vllm(parts.default_ids(target.num_layers) if ids is None else ids)

@@ -79,6 +79,11 @@ def load_head(method: str, folder: str | Path, target: TargetWithLayers) -> Head
     _check_known(config, folder)
     title, kind_and_layout = head_kind(method).title, recognised(config, tensors)
     if kind_and_layout is None:
+        if other := config.get("speculators_model_type"):
+            raise HeadFileError(
+                f"{folder} holds a drafter of the type {other}, which is not supported: give a folder with a "
+                f"head of {title}"
+            )
         raise HeadFileError(f"{folder} holds no draft head: give a folder with a head of {title}")
     kind, layout = kind_and_layout
     if kind.method != method:
