@@ -93,6 +93,7 @@ class Distillation:
     text_weight: float = 0.1  # of next-token prediction of the prompts (direct-alignment)
     num_layers: int = 2  # of a draft that is made for the target (fastdraft)
     size: float = 0.25  # its width, as a share of the target's (fastdraft)
+    num_masks: int = 7  # tokens of a draft that are drafted in masks (pard)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from outpace.api.engines import ENGINES, NUM_TOKENS
 from outpace.api.model import Model
 from outpace.models.hf.target import HFTarget
+from outpace.models.mask_token import KEY
 from outpace.recipes.control.multilingual_drafter.prompt_profile import PromptProfile
 from outpace.training.config import Answers, Distillation, Optimizer, TrainConfig
 from outpace.training.draft_model import draft_model, save_model
@@ -21,6 +22,7 @@ from outpace.training.lessons.draft_models import (
     DraftModelLesson,
     FastDraftLesson,
     FilteredLesson,
+    MaskLesson,
     SequenceLesson,
     offline_lesson,
 )
@@ -92,6 +94,26 @@ class FilteredMethod(DraftMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MaskMethod(DraftMethod):
+    """The draft model learns to draft several tokens in one forward, in masks: in its last token, unless its
+    configuration names another."""
+
+    def lesson(
+        self, drafter: PreTrainedModel, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING
+    ) -> Lesson:
+        if getattr(drafter.config, KEY, None) is None:
+            setattr(drafter.config, KEY, target.vocab - 1)
+        mask = getattr(drafter.config, KEY)
+        return MaskLesson(drafter, frozen_head(target), config.distillation, mask)
+
+    def uses(self, folder: str, target: str, start: str | None) -> list[str]:
+        return [f"--target {target} --method {self.name} --draft {folder}"]
+
+    def in_vllm(self, config: Mapping[str, Any]) -> None:
+        """None: the command that is printed would lack vLLM's option for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OwnDraftMethod(DraftMethod):
     """Without a draft model it makes one, smaller than the target."""
 
@@ -132,6 +154,7 @@ METHODS = (
         learns=AlignmentLesson,
         answers=Answers(temperatures=WARM, top_p=0.95),
     ),
+    MaskMethod(name="pard", title="PARD", paper="2504.18583"),
     OwnDraftMethod(name="fastdraft", title="FastDraft", paper="2411.11055", learns=FastDraftLesson),
     RoutedMethod(
         name="multilingual-drafter",

@@ -1,4 +1,4 @@
-"""Runs a head with mask slots over whole texts, with a group of masks behind every column at once.
+"""Runs a drafter with mask slots over whole texts, with a group of masks behind every column at once.
 
 Mask j of a column's group stands j places behind the column and attends to the columns up to it and to the
 masks before it in its own group: what a draft sees that begins there. So the outputs are those of the columns
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from outpace.models.heads.draft_head import DraftHead
 from outpace.training.unrolled import UnrolledStep, padded
@@ -41,14 +42,41 @@ def packed(
     steps = torch.arange(1, num_steps, device=device)
     places = (index[..., None] + steps).flatten(1)
     at = torch.cat((torch.arange(count, device=device).expand(rows, -1), places), 1)
-    states = head.states(embedded, torch.cat((features, behind), 1), at, _mask(index, count, num_masks), None)
+    given, mask = torch.cat((features, behind), 1), grouped(index, count, num_masks)
+    states = head.states(embedded, given, at, mask, None)
     of_groups = states[:, count:].unflatten(1, (width, num_masks))
     for step in range(num_steps):
         found = of_groups[:, :, step - 1][is_column] if step else states[:, :count][columns]
         yield UnrolledStep(step, found, head.norm(found) if head.state_layer == -1 else found)
 
 
-def _mask(index: Tensor, count: int, num_masks: int) -> Tensor:  # (R, W) -> (R, 1, C + Wk, C + Wk) bool
+def packed_logits(
+    draft: PreTrainedModel,
+    tokens: Tensor,  # (R, T) int64
+    columns: Tensor,  # (R, C) bool, true at the M columns whose outputs are wanted
+    mask: int,
+    num_steps: int,
+) -> list[Tensor]:  # num_steps × (M, V)
+    """The logits of a draft model after the token that a column reads, and in `num_steps` - 1 mask tokens
+    behind it."""
+    rows, count = tokens.shape
+    device, num_masks = tokens.device, num_steps - 1
+    index, is_column = padded(columns)
+    index, width = index + 1, index.shape[1]  # column t reads token t + 1
+    places = (index[..., None] + torch.arange(1, num_steps, device=device)).flatten(1)
+    at = torch.cat((torch.arange(count, device=device).expand(rows, -1), places), 1)
+    read = torch.cat((tokens, tokens.new_full(places.shape, mask)), 1)
+    seen = grouped(index, count, num_masks)
+    weight = next(draft.parameters())
+    added = torch.zeros(seen.shape, dtype=weight.dtype, device=device)
+    added = added.masked_fill(~seen, torch.finfo(weight.dtype).min)
+    logits = draft(input_ids=read, attention_mask=added, position_ids=at, use_cache=False).logits
+    of_groups = logits[:, count:].unflatten(1, (width, num_masks))
+    of_text = logits[:, 1:count][columns]
+    return [of_text, *(of_groups[:, :, step][is_column] for step in range(num_masks))]
+
+
+def grouped(index: Tensor, count: int, num_masks: int) -> Tensor:  # (R, W) -> (R, 1, C + Wk, C + Wk) bool
     """Which columns and masks each of them attends to."""
     rows, width = index.shape
     device = index.device

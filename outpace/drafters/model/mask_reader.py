@@ -12,10 +12,10 @@ from torch import Tensor
 
 from outpace.core.context import Context
 from outpace.core.contracts import Choose, Ends, Plan
-from outpace.core.device_copies import indices
-from outpace.core.tree import Forest, TokenTree
+from outpace.core.tree import TokenTree
 from outpace.drafters.model.feature_drafter import FeatureDrafter, FeatureReader
 from outpace.drafters.model.look_ahead import LookAhead
+from outpace.drafters.model.masks import at_masks, with_masks
 
 
 class MaskReader(FeatureReader):
@@ -54,19 +54,4 @@ class MaskReader(FeatureReader):
         assert scores.logits is not None
         self.forwards += 1
         self.logits = [scores.logits]
-        count, first = len(anchors), len(tree)
-        wanted = [
-            node
-            for number, anchor in enumerate(anchors)
-            for node in (anchor, *range(first + number, len(masked), count))
-        ]
-        logits = scores.logits[indices(wanted, scores.logits.device)]
-        return logits.view(count, levels, -1)
-
-
-def with_masks(tree: TokenTree, anchors: Sequence[int], ids: Tensor) -> TokenTree:  # (k - 1,)
-    """The tree with a chain of mask tokens below each anchor, whose nodes follow level by level."""
-    first, count = len(tree), len(anchors)
-    above = [*anchors, *range(first, first + count * len(ids))][: count * len(ids)]
-    forest = Forest.of([*tree.forest.parents, *above], tree.forest.num_rows)
-    return TokenTree(torch.cat((tree.tokens.cpu(), ids.repeat_interleave(count))), forest)
+        return at_masks(scores.logits, tree, anchors, levels)

@@ -19,6 +19,7 @@ from outpace.training.answers import sampled
 from outpace.training.config import Distillation
 from outpace.training.features import Batch, FeatureSource
 from outpace.training.lessons.lesson import DrafterLesson, following
+from outpace.training.packed import packed_logits
 from outpace.training.texts import Example
 
 JENSEN_SHANNON = "jensen_shannon"  # the only divergence with a parameter
@@ -110,6 +111,29 @@ class FilteredLesson(DraftModelLesson):
         kept = mask.clone()
         kept[mask] = chosen
         return losses.forward_kl(logits, target_logits, kept)
+
+
+class MaskLesson(DraftModelLesson):
+    """PARD (An et al. 2025): every token of an answer is also predicted from the text up to several tokens
+    before it, with mask tokens in between. The authors leave out a part of the masks, to save memory; here
+    all are learned, from the target's distributions."""
+
+    def __init__(
+        self, draft: PreTrainedModel, target_head: nn.Module, settings: Distillation, mask: int
+    ) -> None:
+        super().__init__(draft, target_head, replace(settings, divergence="forward_kl", on_policy=0.0))
+        self.num_steps, self._mask = settings.num_masks + 1, mask
+        self.max_depth = self.num_steps
+
+    def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        total = batch.hidden[-1].new_zeros((), dtype=torch.float32)
+        for step, logits in enumerate(self.drafted(batch, self.num_steps)):
+            target_logits = self.target_logits(batch, step)
+            total = total + self._divergence(logits, target_logits, self.learned(batch, step))
+        return total / self.num_steps
+
+    def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
+        yield from packed_logits(self.draft, batch.tokens, self.columns(batch), self._mask, num_steps)
 
 
 class AlignmentLesson(DraftModelLesson):
