@@ -40,6 +40,9 @@ SLOW = (
     "outpace bench --target zoo:target --methods autoregressive,eagle3",
     'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method specdec-pp',
     'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method disco',
+    'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method sprinter',
+    'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method specbranch',
+    'outpace generate "What is 8 - 5?"',
     'outpace generate "def add(a, b):" --target zoo:target --method adaeagle',
     'outpace generate "def add(a, b):" --target exits',
 )
@@ -180,10 +183,10 @@ def run_page(found: list[Block], directory: Path, *, selected: Callable[[str], b
     """Save titled blocks, run python blocks (if `python`) and `selected` commands, in the page's order."""
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in found:
-        if block.language not in RUNNABLE:
-            continue
         if block.title:
             (directory / block.title).write_text(block.text, encoding="utf-8")
+        elif block.language not in RUNNABLE:
+            continue
         elif block.language in {"python", "py"}:
             if python:
                 # leading newlines give a traceback the line numbers of the page
