@@ -32,7 +32,7 @@ class Corpus:
 
 def is_table(text: str) -> bool:
     """Whether a file has many digits; these are single tokens that cannot be predicted."""
-    digits = sum(character.isdigit() for character in text)
+    digits = sum(text.count(character) for character in set(text) if character.isdigit())
     return digits > MOST_DIGITS * max(1, len(text))
 
 

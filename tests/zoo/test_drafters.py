@@ -137,9 +137,8 @@ def test_every_drafter_has_a_method() -> None:
 
 @pytest.mark.slow
 def test_a_short_run_gives_a_head(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(drafters, "PROMPTS", 8)
     monkeypatch.setattr(drafters, "COMMON", ("batch=2", "answers.max_tokens=12", "evaluate_every=2"))
-    plan = drafters.Plan("medusa", ("steps=2", "head.draft_vocab=64"))
+    plan = drafters.Plan("medusa", ("steps=2", "head.draft_vocab=64"), prompts=8)
     monkeypatch.setitem(drafters.DRAFTERS, "medusa", plan)
     folder = drafters.train_drafter("medusa", tmp_path, 0)
     with safe_open(folder / "model.safetensors", "pt") as file:
