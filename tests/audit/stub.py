@@ -138,9 +138,11 @@ class Stub:
         for at in range(1, len(tokens := asked["prompt"])):
             logs = np.log(_softmax(TABLE.logits([tokens[0], *tokens[:at]][-2:], topic_of(tokens[:at]))))
             order = np.argsort(-logs)
-            ranks = {int(token): rank for rank, token in enumerate(order, 1)}
+            ranks = order.argsort() + 1
             listed = {*order[: asked["prompt_logprobs"]].tolist(), tokens[at]}
-            rows.append({str(each): {"logprob": float(logs[each]), "rank": ranks[each]} for each in listed})
+            rows.append(
+                {str(each): {"logprob": float(logs[each]), "rank": int(ranks[each])} for each in listed}
+            )
         return {"choices": [{"text": "", "prompt_logprobs": rows}]}
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -227,6 +229,7 @@ def served(reply: Any) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or a body waits 40 ms for the client to confirm its headers
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
