@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -67,9 +67,13 @@ class Alternating:
     def release(self, slots: Sequence[int]) -> None: ...
 
 
-@pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
+@pytest.mark.parametrize("make", [tables, transformers_models])
 @pytest.mark.parametrize("sampled", [True, False])
-def test_distribution_is_the_targets_with_a_model_for_the_rest(models: Models, sampled: bool) -> None:
+def test_distribution_is_the_targets_with_a_model_for_the_rest(
+    make: Callable[[], Models], sampled: bool
+) -> None:
+    models = make()
+
     def build() -> Parts:
         candidates = CandidateTree([1, 0, 2], [-1, 0, -1], [0.5, 0.4, 0.3], 1)
         drafter = LookupDrafter(

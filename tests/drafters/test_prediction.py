@@ -140,9 +140,11 @@ DRAFTERS: dict[str, Callable[[Models], tuple[Drafter, Controller]]] = {
 }
 
 
-@pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
+@pytest.mark.parametrize("make", [tables, transformers_models])
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_the_distribution_is_the_targets(name: str, models: Models) -> None:
+def test_the_distribution_is_the_targets(name: str, make: Callable[[], Models]) -> None:
+    models = make()
+
     def build() -> Parts:
         drafter, controller = DRAFTERS[name](models)
         return Parts(models.target, drafter, Rejection(), controller)

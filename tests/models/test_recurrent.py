@@ -7,6 +7,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.decode import Session
 from outpace.models.eager.recurrent_cache import RecurrentCache
 from outpace.models.hf.target import HFTarget
-from outpace.proof.models import FLOAT32_BOUND, recurrent_models
+from outpace.proof.models import FLOAT32_BOUND, Models, recurrent_models
 from outpace.proof.mutants.recurrent_path import by_draft_model, recurrent_mutants
 from outpace.proof.mutants.transformers_path import decoding_error
 from outpace.proof.suite import CAUGHT, prove_default
@@ -66,17 +67,21 @@ def chain(tokens: Sequence[int]) -> TokenTree:
     return TokenTree(torch.tensor(tokens), Forest.chain((len(tokens) - 1,)))
 
 
+@cache
+def models() -> Models:
+    return recurrent_models()
+
+
 @pytest.mark.parametrize("name", only({"speculative-sampling", "auto", "medusa"}, names()))
 def test_methods_are_exact_or_refuse_such_models_in_a_sentence(name: str) -> None:
-    models = recurrent_models()
     if name in BY_LAYERS:
         with pytest.raises(ValueError, match="has recurrent layers, which cannot be (skipped|grouped)"):
-            prove_default(get(name), models, 150)
+            prove_default(get(name), models(), 150)
     elif name in BY_TREES:
         with pytest.raises(ValueError, match="chains"):
-            prove_default(get(name), models, 150)
+            prove_default(get(name), models(), 150)
     else:
-        proof = prove_default(get(name), models, 150)
+        proof = prove_default(get(name), models(), 150)
         assert proof.error is not None and proof.error <= FLOAT32_BOUND
         assert proof.accepted > 10 or not proof.allowed
 

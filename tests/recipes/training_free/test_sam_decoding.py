@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -195,9 +195,12 @@ def test_together_they_need_fewer_steps_than_either() -> None:
     assert steps[0] < min(steps[1:])
 
 
-@pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
+@pytest.mark.parametrize("make", [tables, transformers_models])
 @pytest.mark.parametrize("auxiliary", [False, True])
-def test_distribution_is_the_targets_with_a_corpus(models: Models, auxiliary: bool, tmp_path: Path) -> None:
+def test_distribution_is_the_targets_with_a_corpus(
+    make: Callable[[], Models], auxiliary: bool, tmp_path: Path
+) -> None:
+    models = make()
     corpus = saved(tmp_path, [0, 1, 2, 0, 1, 1, 2], [2, 2, 1, 0], [1, 0, 0])
     options: dict[str, Any] = (
         {"auxiliary": models.drafts[0], "min_ngram": 3, "widths": (2, 1)} if auxiliary else {}
@@ -246,8 +249,9 @@ def test_an_auxiliary_is_a_word_or_a_model() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("models", [tables(), transformers_models()], ids=lambda models: models.name)
-def test_the_distribution_is_the_targets_with_token_recycling(models: Models) -> None:
+@pytest.mark.parametrize("make", [tables, transformers_models])
+def test_the_distribution_is_the_targets_with_token_recycling(make: Callable[[], Models]) -> None:
+    models = make()
     build = row_by_row(
         lambda: sam_decoding.build(models.target, auxiliary="token-recycling", min_ngram=2, nodes=4)
     )
