@@ -36,7 +36,8 @@ class Enumeration(Generic[Outcome]):
 
     distributions: list[dict[Outcome, float]]  # outcome -> probability
     runs: int  # number of runs, one per combination of outcomes of the random choices
-    replayed: int  # number of runs repeated in a batch of one, with the same outcome
+    repeat: Callable[[], int]  # repeats some runs in a batch of one; returns their number, or raises Leak
+    replayed: int = 0  # number of runs repeated in a batch of one, with the same outcome
     counts: DraftCounts = field(default_factory=DraftCounts)  # over all runs
 
 
@@ -60,6 +61,7 @@ def enumerate_distributions(
     bound: float = BOUND,  # largest difference of a probability attributed to rounding
     prompt_tokens: int = PROMPT_TOKENS,  # most prompt tokens that one step reads
     check: Callable[[TokenTree], None] | None = None,  # called with the draft of every step
+    repeated: bool = True,  # False: `repeat` of the result is left to the caller
 ) -> Enumeration[tuple[int, ...]]:
     """The exact output distribution of each case with these parts. Rows of all cases are decoded in batches
     of up to `batch` rows; `replays` runs are repeated in a batch of one.
@@ -72,7 +74,8 @@ def enumerate_distributions(
     def run(branches: Sequence[Branch]) -> list[tuple[int, ...]]:
         return _run(build, cases, branches, noise, target_probs, counts, prompt_tokens, check)
 
-    return replace(explore(run, cases, batch=batch, replays=replays, most=most, bound=bound), counts=counts)
+    found = explore(run, cases, batch=batch, replays=replays, most=most, bound=bound, repeated=repeated)
+    return replace(found, counts=counts)
 
 
 def explore(
@@ -83,6 +86,7 @@ def explore(
     replays: int,
     most: int,
     bound: float = BOUND,
+    repeated: bool = True,  # False: `repeat` of the result is left to the caller
 ) -> Enumeration[Outcome]:
     """The distribution of the outcomes of each case: runs one branch per combination of random choices, up to
     `batch` branches at a time, and repeats `replays` branches alone. Raises TooMany and Leak."""
@@ -104,14 +108,18 @@ def explore(
                 ends[picker.randrange(replays)] = (branch, end)
         if runs + len(pending) > most:
             raise TooMany(f"more than {most} runs are needed: use fewer tokens or a smaller tree")
-    for branch, end in ends:
-        alone = Branch(tuple(branch.made), branch.case)
-        if list(run([alone])) != [end] or abs(alone.probability - branch.probability) > bound:
-            raise Leak(
-                "a run ends otherwise alone than in a batch: rows depend on one another, or on randomness "
-                f"besides the noise ({cases[branch.case]})"
-            )
-    return Enumeration(distributions, runs, len(ends))
+
+    def repeat() -> int:
+        for branch, end in ends:
+            alone = Branch(tuple(branch.made), branch.case)
+            if list(run([alone])) != [end] or abs(alone.probability - branch.probability) > bound:
+                raise Leak(
+                    "a run ends otherwise alone than in a batch: rows depend on one another, or on "
+                    f"randomness besides the noise ({cases[branch.case]})"
+                )
+        return len(ends)
+
+    return Enumeration(distributions, runs, repeat, repeat() if repeated else 0)
 
 
 def _run(

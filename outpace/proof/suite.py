@@ -388,10 +388,17 @@ class Subject:
         try:
             tokens, enumeration = _longest(
                 lambda tokens, most: enumerate_distributions(
-                    build, requests(tokens), batch=batch, most=most, bound=models.bound, check=check_sums
+                    build,
+                    requests(tokens),
+                    batch=batch,
+                    most=most,
+                    bound=models.bound,
+                    check=check_sums,
+                    repeated=False,
                 ),
                 most,
             )
+            enumeration.repeat()
         except (Leak, NotRepeatable, TooMany, ContractError) as error:
             if self.narrower is not None and isinstance(error, TooMany):
                 return replace(self, narrower=None).prove(
