@@ -57,19 +57,19 @@ class Head:
     norm_before_residual: bool = True  # add the attention's output to normed features (eagle3)
     unroll: int = 3  # training steps on the head's own outputs (eagle3, hass)
     decay: float = 0.8  # weight of each further step relative to the previous one (eagle3, medusa)
-    # width of the uniform noise on features, divided by length / 512 (eagle, hass, dovetail)
+    # width of the uniform noise on features, divided by length / 512 (eagle, hass, dovetail, fspad)
     noise: float = 0.2
-    feature_weight: float = 1.0  # of the distance between features (eagle, hass, dovetail)
-    token_weight: float = 0.1  # of the loss of token probabilities (eagle, hass, dovetail)
-    # the latter loss: one of TOKEN_LOSSES (eagle, hass, eagle3, dovetail)
+    feature_weight: float = 1.0  # of the distance between features (eagle, hass, dovetail, fspad)
+    token_weight: float = 0.1  # of the loss of token probabilities (eagle, hass, dovetail, fspad)
+    # the latter loss: one of TOKEN_LOSSES (eagle, hass, eagle3, dovetail, fspad)
     token_loss: str = "soft_cross_entropy"
     top_k: int = 10  # tokens of the top-k loss (hass)
     # of the top-k loss; 0 leaves it out, as the authors do in the first 40 of their 50 epochs (hass)
     top_k_weight: float = 1.0
     # number of learned draft tokens (medusa, redrafter); by default 4 for hydra and 3 for mlp-speculator
     num_heads: int = 5
-    # decoder layers (eagle, hass; 5 by default of dovetail), or blocks of each head: by default 1 (medusa), 2
-    # (redrafter) or 4 (hydra)
+    # decoder layers (eagle, hass, fspad; 5 by default of dovetail), or blocks of each head: by default 1
+    # (medusa), 2 (redrafter) or 4 (hydra)
     num_layers: int = 1
     prefix: bool = True  # a decoder layer over the text before the heads, as in Hydra++ (hydra)
     inner_size: int = 0  # width of the state (mlp-speculator); 0: twice the target's
@@ -191,7 +191,7 @@ class Optimizer:
     beta2: float = 0.95
     # largest norm of the gradients, or with clip_by=value largest absolute value of each of their numbers
     clip: float = 0.5
-    clip_by: str = "norm"  # norm or value; value by default of eagle, hass, dovetail
+    clip_by: str = "norm"  # norm or value; value by default of eagle, hass, dovetail, fspad
     decay: str = "linear"  # of the rate: linear or cosine; cosine by default of medusa and hydra
     last: float = 0.0  # last learning rate, relative to `rate`; 0.33 by default of hydra
 

@@ -23,6 +23,7 @@ from outpace.models.heads.dovetail.head import untrained_dovetail
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle3.head import Eagle3Head, untrained_eagle3
+from outpace.models.heads.fspad.head import untrained_fspad
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import transformers_models
@@ -38,6 +39,7 @@ UNTRAINED: dict[str, Callable[..., DraftHead]] = {
     "dovetail": untrained_dovetail,
     "eagle": untrained_eagle,
     "eagle3": untrained_eagle3,
+    "fspad": untrained_fspad,
 }
 
 
@@ -102,13 +104,14 @@ def decode(drafter: FeatureDrafter, model: HFTarget, draft, sampling, *, prompts
 
 
 DRAFTS: dict[str, int | Shape] = {"chain": 4, "tree": Shape((0, 0, 1, 1, 2, 3))}
-KINDS = ("dovetail", "eagle", "eagle3", "eagle3, normed output", "eagle3, window")
+KINDS = ("dovetail", "eagle", "eagle3", "eagle3, normed output", "eagle3, window", "fspad")
 QUICK = [
     ("dovetail", "tree"),
     ("eagle", "chain"),
     ("eagle3", "tree"),
     ("eagle3, normed output", "chain"),
     ("eagle3, window", "tree"),
+    ("fspad", "tree"),
 ]
 
 

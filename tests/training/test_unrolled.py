@@ -22,6 +22,7 @@ from outpace.models.heads.dovetail.head import untrained_dovetail
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle3.head import untrained_eagle3
+from outpace.models.heads.fspad.head import untrained_fspad
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import transformers_models
@@ -42,6 +43,7 @@ HEADS = {
     "eagle": untrained_eagle,
     "eagle of two layers": partial(untrained_eagle, num_layers=2),
     "eagle3": untrained_eagle3,
+    "fspad": untrained_fspad,
 }
 
 
