@@ -35,6 +35,7 @@ SLOW = (
     "pytest ",
     "outpace train",
     'outpace generate "def add(a, b):" --target zoo:target --method eagle3',
+    'outpace generate "def add(a, b):" --target zoo:target --method gto',
     'outpace generate "def add(a, b):" --target zoo:target --method multilingual-drafter',
     'outpace generate "def add(a, b):" --target zoo:target --method speculative-sampling --draft domain',
     "outpace bench --target zoo:target --methods autoregressive,eagle3",

@@ -9,7 +9,7 @@ PROGRAMS = frozenset({"draft-design"})
 PLANNED = frozenset(
     """
     arbitrage aurora chimera confu coral cspd dart deer diffuspec dream dsp
-    dultra falcon flash glide-cape gsd gto gumiho hivis jakiro lantern longspec
+    dultra falcon flash glide-cape gsd gumiho hivis jakiro lantern longspec
     magicdec mulo-sd online-sd owl ralmspec ralmspec-knnlm rapid s4c specdiff
     specdiff2 specextend speckv specpc specpv specreason speculative-rag
     speculative-streaming speculative-thinking speculative-verdict specvlm srm

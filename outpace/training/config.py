@@ -55,13 +55,14 @@ class Head:
     # redrafter)
     draft_vocab: int = 32_000
     norm_before_residual: bool = True  # add the attention's output to normed features (eagle3)
-    unroll: int = 3  # training steps on the head's own outputs (eagle3, hass)
-    decay: float = 0.8  # weight of each further step relative to the previous one (eagle3, medusa)
-    # width of the uniform noise on features, divided by length / 512 (eagle, hass, dovetail, fspad)
+    unroll: int = 3  # training steps on the head's own outputs (eagle3, hass, gto)
+    # weight of each further step relative to the previous one (eagle3, gto, p-eagle, medusa)
+    decay: float = 0.8
+    # width of the uniform noise on features, divided by length / 512 (eagle and heads that learn as its)
     noise: float = 0.2
-    feature_weight: float = 1.0  # of the distance between features (eagle, hass, dovetail, fspad)
-    token_weight: float = 0.1  # of the loss of token probabilities (eagle, hass, dovetail, fspad)
-    # the latter loss: one of TOKEN_LOSSES (eagle, hass, eagle3, dovetail, fspad)
+    feature_weight: float = 1.0  # of the distance between features (eagle and heads that learn as its)
+    token_weight: float = 0.1  # of the loss of token probabilities (eagle and heads that learn as its)
+    # the latter loss: one of TOKEN_LOSSES (heads that continue the target's hidden states)
     token_loss: str = "soft_cross_entropy"
     top_k: int = 10  # tokens of the top-k loss (hass)
     # of the top-k loss; 0 leaves it out, as the authors do in the first 40 of their 50 epochs (hass)
@@ -76,6 +77,20 @@ class Head:
     tied: bool = False  # all steps share embedding, norm and LM head (mlp-speculator)
     scale_input: bool = False  # norm the target's hidden state and divide it by √2 (mlp-speculator)
     dropout: float = 0.0  # share of the inputs of blocks and LM heads set to 0, 0.2 by default (hydra)
+
+
+@dataclass(frozen=True)
+class GroupTrees:
+    """Draft trees from which a head learns how much of them is accepted (gto)."""
+
+    groups: int = 2  # of a text; 16 in the paper, whose runs take hundreds of hours on GPUs
+    size: int = 4  # adjacent places of a group, each with a tree; 8 in the paper
+    # of the trees, as the head drafts them later
+    depth: int = 8
+    width: int = 10
+    num_nodes: int = 59
+    weight: float = 0.5  # of the trees' loss beside that of tokens
+    clip: float = 0.2  # largest change of a path's probability that counts; our choice, the paper states none
 
 
 @dataclass(frozen=True)
@@ -144,6 +159,13 @@ LEAST = {
     "head.num_heads": 1,
     "head.num_layers": 1,
     "head.inner_size": 0,
+    "trees.groups": 1,
+    "trees.size": 2,
+    "trees.depth": 1,
+    "trees.width": 1,
+    "trees.num_nodes": 1,
+    "trees.weight": 0,
+    "trees.clip": 0,
     "distillation.on_policy_tokens": 1,
     "distillation.num_layers": 1,
     "optimizer.warm_up": 0,
@@ -214,6 +236,7 @@ class TrainConfig:
     answers: Answers = field(default_factory=Answers)
     capture: Capture = field(default_factory=Capture)
     head: Head = field(default_factory=Head)
+    trees: GroupTrees = field(default_factory=GroupTrees)
     distillation: Distillation = field(default_factory=Distillation)
     growth: Growth = field(default_factory=Growth)
     predictor: Predictor = field(default_factory=Predictor)

@@ -39,12 +39,15 @@ def unrolled(
     num_steps: int,
     *,
     detached: bool = False,  # no gradient through the head's outputs as inputs of the next step
+    # (R, C, num_steps - 1) the tokens that the steps after the first read at each column, as of a draft that
+    # begins there; None: those of the text
+    paths: Tensor | None = None,
 ) -> Iterator[UnrolledStep]:
     """Run the head step by step: step 0 over all columns, since later ones attend to them, further steps over
     the wanted columns. Beyond the end of a text token 0 is read: callers mask the columns concerned."""
     rows, count = features.shape[:2]
     device = features.device
-    kept = _KeptEntries()
+    kept = KeptEntries()
     causal = torch.ones(count, count, dtype=torch.bool, device=device).tril()
     index, is_column = padded(columns)
     own = torch.eye(index.shape[1], dtype=torch.bool, device=device).expand(rows, -1, -1)
@@ -55,7 +58,10 @@ def unrolled(
             at, mask = index, causal[index]
         if step:
             mask = torch.cat((mask, own), 2)
-        read = torch.nn.functional.pad(tokens, (0, 1 + step)).gather(1, at + 1 + step)
+        if step and paths is not None:
+            read = paths[..., step - 1].gather(1, at)
+        else:
+            read = torch.nn.functional.pad(tokens, (0, 1 + step)).gather(1, at + 1 + step)
         embedded = head.embed_tokens(read).detach().to(features.dtype)
         states = head.states(embedded, features, at + step, mask[:, None], kept)
         features = head.norm(states) if head.state_layer == -1 else states
@@ -85,7 +91,7 @@ def padded(columns: Tensor) -> tuple[Tensor, Tensor]:  # (R, C) bool -> (R, W) i
     return index, is_column
 
 
-class _KeptEntries(Cache):
+class KeptEntries(Cache):
     """A KV cache with the keys and values of all steps so far, concatenated."""
 
     layers: list[object] = []

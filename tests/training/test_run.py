@@ -49,7 +49,8 @@ from tests.training.families import (
 
 QUICK = (
     "steps=6 batch=2 texts=8 held_out=0.2 length=32 save_every=2 evaluate_every=3 answers.max_tokens=10 "
-    "answers.batch=3 optimizer.warm_up=1 head.unroll=2 predictor.depth=4"
+    "answers.batch=3 optimizer.warm_up=1 head.unroll=2 predictor.depth=4 trees.groups=1 trees.size=2 "
+    "trees.depth=2 trees.width=2 trees.num_nodes=4"
 ).split()
 
 
@@ -73,10 +74,11 @@ def draft_for(method: str, tiny) -> str | None:
 
 
 def head_for(method: str, model: Model, data: str, folder: Path) -> str | None:
-    if method not in HEAD_PREDICTORS:
+    trained_by = {"gto": "eagle3", **dict.fromkeys(HEAD_PREDICTORS, "eagle")}.get(method)
+    if trained_by is None:
         return None
     changes = [*QUICK, "answers.temperatures=0"]
-    return str(train("eagle", target=model, data=data, output=folder, changes=changes).folder)
+    return str(train(trained_by, target=model, data=data, output=folder, changes=changes).folder)
 
 
 # one of each kind of lesson

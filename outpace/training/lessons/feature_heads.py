@@ -1,6 +1,6 @@
 """How heads learn that continue the target's hidden states, such as EAGLE's.
 
-Letters: M columns (see training.lessons.lesson), K draft vocabulary, F size of a feature.
+Letters: R texts, C and M columns (see training.lessons.lesson), K draft vocabulary, F size of a feature.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FeatureHeadLesson(DrafterLesson):
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
         settings, objective = self._settings, self._objective
-        features = self._features(batch)
+        features = features_of(self.head, batch)
         if objective.noise and settings.noise:
             uniform = torch.rand(features.shape, generator=noise).to(features) - 0.5
             features = features + uniform * (settings.noise * 512 / batch.tokens.shape[1])
@@ -100,18 +100,12 @@ class FeatureHeadLesson(DrafterLesson):
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
         columns = self.columns(batch)
-        for outputs in self._objective.run(
-            self.head, batch.tokens, self._features(batch), columns, num_steps
-        ):
+        features = features_of(self.head, batch)
+        for outputs in self._objective.run(self.head, batch.tokens, features, columns, num_steps):
             yield self._logits(outputs.states)
 
     def draft_ids(self, device: torch.device) -> Tensor | None:
         return None if self.head.draft_ids is None else self.head.draft_ids.to(device)
-
-    def _features(self, batch: Batch) -> Tensor:  # (R, C, F)
-        weight = next(self.head.layers.parameters())
-        taps = torch.cat([batch.hidden[layer] for layer in self.head.taps], -1)
-        return self.head.fuse(taps.to(weight.dtype))[:, :-1]
 
     def _logits(self, states: Tensor) -> Tensor:  # (M, D) -> (M, K)
         return self.head.lm_head(self.head.norm(states))
@@ -126,3 +120,10 @@ class FeatureHeadLesson(DrafterLesson):
         if ids is not None and self._settings.token_loss != CROSS_ENTROPY:
             mass = (logits.float().logsumexp(-1) - all_logits.float().logsumexp(-1)).exp()
         return logits, mass, self.learned(batch, step) & can_draft
+
+
+def features_of(head: DraftHead, batch: Batch) -> Tensor:  # (R, C, F)
+    """The features of a batch's tokens but the last, as this head reads them."""
+    weight = next(head.layers.parameters())
+    taps = torch.cat([batch.hidden[layer] for layer in head.taps], -1)
+    return head.fuse(taps.to(weight.dtype))[:, :-1]

@@ -1,6 +1,11 @@
-"""How heads of EAGLE-3 learn (Li et al. 2025): on several steps of their own outputs."""
+"""How heads of EAGLE-3 learn: on several steps of their own outputs (Li et al. 2025), and further from their
+draft trees (GTO, Hu et al. 2025)."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,9 +15,19 @@ from outpace.models.heads.eagle3.head import Eagle3Head, default_taps
 from outpace.models.heads.eagle3.kind import KIND
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import num_layers
-from outpace.training.config import TrainConfig
-from outpace.training.head_methods import FeatureHeadMethod, begun, check_layer_size, lm_head_rows, of_kind
+from outpace.training.config import ConfigError, Optimizer, TrainConfig
+from outpace.training.head_methods import (
+    FeatureHeadMethod,
+    begun,
+    check_layer_size,
+    learning_head,
+    lm_head_rows,
+    of_kind,
+)
 from outpace.training.lessons.feature_heads import Compared, Objective
+from outpace.training.lessons.group_trees import GroupTreeLesson
+from outpace.training.lessons.lesson import Lesson
+from outpace.training.method import NOTHING, Beside
 
 
 def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead:
@@ -30,17 +45,49 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead
     return head
 
 
+def _check_trees(target: HFTarget) -> None:
+    num_layers(target)
+    if target.chains_only:
+        raise ConfigError("gto learns from draft trees, and this target scores chains only: use eagle3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupTreeMethod(FeatureHeadMethod):
+    """Trains a head further by how much of its draft trees is accepted."""
+
+    settings: ClassVar[tuple[str, ...]] = ("head", "trees")
+    needs: ClassVar[Mapping[str, str]] = {"head": "a trained head of EAGLE-3, with which it begins"}
+
+    def lesson(
+        self, drafter: DraftHead, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING
+    ) -> Lesson:
+        rows = learning_head(drafter, target)
+        return GroupTreeLesson(drafter, rows, self.objective, config.head, target, config.trees)
+
+
+OBJECTIVE = Objective(
+    num_steps=lambda settings: settings.unroll,
+    detached=False,
+    noise=False,
+    loss=Compared.token_loss,
+    weight=lambda step, settings: settings.decay**step,
+)
 METHODS = (
     FeatureHeadMethod(
         **of_kind(KIND),
         new=_new,
         check=num_layers,  # refuses layers whose outputs cannot be read
-        objective=Objective(
-            num_steps=lambda settings: settings.unroll,
-            detached=False,
-            noise=False,
-            loss=Compared.token_loss,
-            weight=lambda step, settings: settings.decay**step,
-        ),
+        objective=OBJECTIVE,
+    ),
+    GroupTreeMethod(
+        name="gto",
+        title="GTO",
+        paper="2509.22134",
+        head=KIND.method,
+        new=_new,
+        check=_check_trees,
+        objective=OBJECTIVE,
+        optimizer=Optimizer(rate=1e-4),  # 5e-6 in the paper's 60,000 steps
+        others=("eagle3",),
     ),
 )
