@@ -56,7 +56,7 @@ class Head:
     draft_vocab: int = 32_000
     norm_before_residual: bool = True  # add the attention's output to normed features (eagle3)
     unroll: int = 3  # training steps on the head's own outputs (eagle3, hass, gto)
-    # weight of each further step relative to the previous one (eagle3, gto, p-eagle, medusa)
+    # weight of each further step relative to the previous one (eagle3, gto, p-eagle, medusa, s4c)
     decay: float = 0.8
     # width of the uniform noise on features, divided by length / 512 (eagle and heads that learn as its)
     noise: float = 0.2
@@ -67,7 +67,7 @@ class Head:
     top_k: int = 10  # tokens of the top-k loss (hass)
     # of the top-k loss; 0 leaves it out, as the authors do in the first 40 of their 50 epochs (hass)
     top_k_weight: float = 1.0
-    # number of learned draft tokens (medusa, redrafter); by default 4 for hydra and 3 for mlp-speculator
+    # number of learned draft tokens (medusa, redrafter, s4c); by default 4 for hydra and 3 for mlp-speculator
     num_heads: int = 5
     # decoder layers (eagle, hass, fspad; 5 by default of dovetail), or blocks of each head: by default 1
     # (medusa), 2 (redrafter) or 4 (hydra)

@@ -107,7 +107,9 @@ class PositionHeadMethod(HeadMethod):
         self, drafter: PositionHead, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING
     ) -> Lesson:
         num_steps = drafter.max_depth or config.head.num_heads  # all steps of a given head
-        return self.lesson_type(drafter, frozen_head(target), self.objective, config.head, num_steps)
+        return self.lesson_type(
+            drafter, learning_head(drafter, target), self.objective, config.head, num_steps
+        )
 
     def weights_read(self, config: Mapping[str, Any]) -> float:
         return 1 / config["head"]["num_heads"] if self.head_per_position else 1.0
@@ -133,10 +135,10 @@ def head_in(name: str, method: str, target: HFTarget) -> Head:
     return head
 
 
-def learning_head(head: DraftHead, target: HFTarget) -> nn.Module:
+def learning_head(head: Head, target: HFTarget) -> nn.Module:
     """A copy of the target's LM head for the losses of a head; the head uses it if it has none of its own."""
     frozen = frozen_head(target)
-    if head.lm_head is target.head:
+    if getattr(head, "lm_head", None) is target.head:
         head.lm_head = frozen
     return frozen
 

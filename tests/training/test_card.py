@@ -56,7 +56,7 @@ def test_every_method_has_a_card(method: str) -> None:
     text = card("mine", FACTS | {"method": method}, [DrafterEvaluation(3, 0.4, 1.75, (0.5, 0.25))], (20, 100))
     assert text.startswith('---\nbase_model: "org/target"\n') and f"arXiv:{named(method).paper}" in text
     # heads for single positions are read once per step, not once per token
-    speedup = "1.46" if method in ("medusa", "hydra") else "1.25"
+    speedup = "1.46" if method in ("medusa", "hydra", "s4c") else "1.25"
     assert f"| 2 | 25.0% | 1.75 | {speedup} |" in text and "probability 0.400" in text
     assert "--draft mine" in text or f"--method {method} --head mine" in text
     assert "temperatures 0, 1" in text and "20.0% of the target's" in text

@@ -272,7 +272,7 @@ def test_methods_are_trained_as_in_their_papers_unless_told_otherwise() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("method", POSITION_HEADS)
+@pytest.mark.parametrize("method", [each for each in POSITION_HEADS if each != "s4c"])  # reads whole texts
 def test_a_head_learns_the_text_or_the_targets_distribution_with_the_weights_of_its_paper(
     method: str,
 ) -> None:

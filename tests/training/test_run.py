@@ -638,6 +638,7 @@ def test_heads_have_the_sizes_of_the_papers_and_as_many_steps_as_their_methods_d
         "hydra": (4, 4),  # Hydra++
         "mlp-speculator": (3, 1),
         "redrafter": (5, 2),
+        "s4c": (5, 1),
     }
     for method, head in sizes.items():
         assert recipes.get(method).options["depth"].default == head.num_heads

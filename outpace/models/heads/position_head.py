@@ -70,6 +70,18 @@ class PositionHead(nn.Module):
         return {name: parameter for name, parameter in self.named_parameters() if "embed_tokens." not in name}
 
 
+class Mixer(nn.Module):
+    """A block that maps several concatenated vectors of size D, u, to one: R u + SiLU(U u)."""
+
+    def __init__(self, num_vectors: int, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(num_vectors * size, size)  # U
+        self.residual = nn.Linear(num_vectors * size, size)  # R
+
+    def forward(self, vectors: Tensor) -> Tensor:  # (M, num_vectors × D) -> (M, D)
+        return self.residual(vectors) + nn.functional.silu(self.linear(vectors))
+
+
 class ResidualBlocks(nn.Module):
     """Layers that add SiLU(linear(x)) to their input x."""
 

@@ -1,7 +1,7 @@
 """How heads without a KV cache learn.
 
-Letters: R texts, C and M columns (see training.lessons.lesson), D hidden size, V vocabulary size, K draft
-vocabulary.
+Letters: R texts, C and M columns (see training.lessons.lesson), D hidden size, S size of a node's state, V
+vocabulary size, K draft vocabulary.
 """
 
 from __future__ import annotations
@@ -51,9 +51,13 @@ class PositionHeadLesson(DrafterLesson):
             self._places[head.draft_ids.cpu()] = torch.arange(len(head.draft_ids))
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
+        return self.token_loss(batch, self.begun(batch))
+
+    def token_loss(self, batch: Batch, states: Tensor) -> Tensor:  # (M, S)
+        """The loss of all steps, given the head's states before the roots."""
         total = batch.hidden[-1].new_zeros((), dtype=torch.float32)
         ids = self.draft_ids(batch.tokens.device)
-        for step, logits in enumerate(self.drafted(batch, self.num_steps)):
+        for step, logits in enumerate(self._steps(batch, states, self.num_steps)):
             mask = self.learned(batch, step)
             if self._objective.soft:
                 target_logits, can_draft = draftable(self.target_logits(batch, step), ids)
@@ -68,11 +72,17 @@ class PositionHeadLesson(DrafterLesson):
         return total
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
+        return self._steps(batch, self.begun(batch), num_steps)
+
+    def begun(self, batch: Batch) -> Tensor:  # (M, S)
+        """The head's states before the roots."""
         dtype = next(iter(self.trained.values())).dtype
         hidden = batch.hidden[-1][:, :-1].to(dtype)
         if self.head.prefix is not None:
             hidden = over_text(self.head.prefix, batch.tokens, hidden)
-        states = self.head.begin(self.at_columns(hidden, batch))
+        return self.head.begin(self.at_columns(hidden, batch))
+
+    def _steps(self, batch: Batch, states: Tensor, num_steps: int) -> Iterator[Tensor]:
         for step in range(min(num_steps, self.max_depth or num_steps)):
             logits, states = self.head(step, states, self._read(batch, step))
             yield logits

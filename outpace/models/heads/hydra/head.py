@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMS
 
 from outpace.core.contracts import TargetWithLayers
 from outpace.models.heads.draft_head import DraftHead, head_config
-from outpace.models.heads.position_head import PositionHead, ResidualBlocks, random_parameters
+from outpace.models.heads.position_head import Mixer, PositionHead, ResidualBlocks, random_parameters
 
 
 class PrefixLayer(DraftHead):
@@ -30,18 +30,6 @@ class PrefixLayer(DraftHead):
 
     def combined(self, embedded: Tensor, features: Tensor) -> dict[str, Tensor]:
         return {"hidden_states": features}
-
-
-class Mixer(nn.Module):
-    """The first block of a head: R u + SiLU(U u) maps several concatenated vectors of size D, u, to one."""
-
-    def __init__(self, num_vectors: int, size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(num_vectors * size, size)  # U
-        self.residual = nn.Linear(num_vectors * size, size)  # R
-
-    def forward(self, vectors: Tensor) -> Tensor:  # (M, num_vectors × D) -> (M, D)
-        return self.residual(vectors) + nn.functional.silu(self.linear(vectors))
 
 
 class HydraHead(PositionHead):
