@@ -55,7 +55,7 @@ class Head:
     # redrafter)
     draft_vocab: int = 32_000
     norm_before_residual: bool = True  # add the attention's output to normed features (eagle3)
-    unroll: int = 3  # training steps on the head's own outputs (eagle3, hass, gto)
+    unroll: int = 3  # training steps on the head's own outputs (eagle3, hass, gto, chimera)
     # weight of each further step relative to the previous one (eagle3, gto, p-eagle, medusa, s4c)
     decay: float = 0.8
     # width of the uniform noise on features, divided by length / 512 (eagle and heads that learn as its)
@@ -213,8 +213,8 @@ class Optimizer:
     beta2: float = 0.95
     # largest norm of the gradients, or with clip_by=value largest absolute value of each of their numbers
     clip: float = 0.5
-    clip_by: str = "norm"  # norm or value; value by default of eagle, hass, dovetail, fspad
-    decay: str = "linear"  # of the rate: linear or cosine; cosine by default of medusa and hydra
+    clip_by: str = "norm"  # norm or value; value by default of eagle and heads that learn as its
+    decay: str = "linear"  # of the rate: linear or cosine; cosine by default of medusa, hydra, chimera
     last: float = 0.0  # last learning rate, relative to `rate`; 0.33 by default of hydra
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "forward_kl",
     "jensen_shannon",
     "lk_hybrid",
+    "mean_square",
     "negative_log_acceptance",
     "reverse_kl",
     "smooth_l1",
@@ -144,6 +145,12 @@ def smooth_l1(features: Tensor, target_features: Tensor, mask: Tensor) -> Tensor
     """Smooth L1 distance of features (EAGLE, Li et al. 2024), averaged over their D numbers."""
     target = selected(target_features, mask).detach()
     return mean(functional.smooth_l1_loss(selected(features, mask), target, reduction="none").mean(-1))
+
+
+def mean_square(features: Tensor, target_features: Tensor, mask: Tensor) -> Tensor:  # (..., D) twice, (...)
+    """Mean square of the differences between features (Chimera, Zeng et al. 2024)."""
+    target = selected(target_features, mask).detach()
+    return mean((selected(features, mask) - target).square().mean(-1))
 
 
 def _mass(mass: Tensor | None, mask: Tensor) -> Tensor | None:  # (...) -> (M, 1)

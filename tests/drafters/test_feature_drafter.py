@@ -19,6 +19,7 @@ from outpace.drafters.model import feature_drafter
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
 from outpace.models.eager.captures import OutputCapture
+from outpace.models.heads.chimera.head import untrained_chimera
 from outpace.models.heads.dovetail.head import untrained_dovetail
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle.head import untrained_eagle
@@ -36,6 +37,7 @@ VOCAB = 12
 BOUND = 1e-9
 PROMPTS = [[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 3, 5], [4], [7, 7, 2], [9, 1, 0, 2, 8, 8, 3]]
 UNTRAINED: dict[str, Callable[..., DraftHead]] = {
+    "chimera": untrained_chimera,
     "dovetail": untrained_dovetail,
     "eagle": untrained_eagle,
     "eagle3": untrained_eagle3,
@@ -55,6 +57,9 @@ def reference(head: DraftHead, text: list[int], path: list[int], hidden: dict[in
     of the path, in which the head's outputs take the place of hidden states that the target does not have."""
     tokens = torch.tensor([*text, *path])
     features = head.fuse(torch.cat([hidden[layer] for layer in head.taps], -1))[: len(text) - 1]
+    if head.knows_tokens:
+        read = torch.tensor(text[:-1])
+        features = head.with_tokens(features, read, torch.cat((read[:1], read[:-1])))
     plain = copy.deepcopy(head)
     plain.config._attn_implementation = "sdpa"
     for count in range(len(path) + 1):
@@ -104,8 +109,9 @@ def decode(drafter: FeatureDrafter, model: HFTarget, draft, sampling, *, prompts
 
 
 DRAFTS: dict[str, int | Shape] = {"chain": 4, "tree": Shape((0, 0, 1, 1, 2, 3))}
-KINDS = ("dovetail", "eagle", "eagle3", "eagle3, normed output", "eagle3, window", "fspad")
+KINDS = ("chimera", "dovetail", "eagle", "eagle3", "eagle3, normed output", "eagle3, window", "fspad")
 QUICK = [
+    ("chimera", "tree"),
     ("dovetail", "tree"),
     ("eagle", "chain"),
     ("eagle3", "tree"),

@@ -265,7 +265,7 @@ def test_methods_are_trained_as_in_their_papers_unless_told_otherwise() -> None:
     clipped = {method for method, config in found.items() if config.optimizer.clip_by == "value"}
     assert clipped == {"dovetail", "eagle", "fspad", "hass", "parallelspec"}
     curved = {method for method, config in found.items() if config.optimizer.decay == "cosine"}
-    assert curved == {"medusa", "hydra"}
+    assert curved == {"chimera", "medusa", "hydra"}
     hydra = found["hydra"]
     assert (hydra.head.dropout, hydra.optimizer.weight_decay, hydra.optimizer.last) == (0.2, 0.1, 0.33)
     assert found["medusa"].optimizer.last == 0 == found["medusa"].head.dropout

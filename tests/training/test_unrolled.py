@@ -18,6 +18,7 @@ from outpace.decode import Session
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
 from outpace.models.eager.captures import OutputCapture
+from outpace.models.heads.chimera.head import untrained_chimera
 from outpace.models.heads.dovetail.head import untrained_dovetail
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle.head import untrained_eagle
@@ -30,7 +31,7 @@ from outpace.recipes.base.autoregressive import autoregressive
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.config import Head
 from outpace.training.features import FeatureSource
-from outpace.training.lessons.feature_heads import FeatureHeadLesson
+from outpace.training.lessons.feature_heads import FeatureHeadLesson, features_of
 from outpace.training.methods import named
 from outpace.training.texts import Example
 from outpace.training.unrolled import unrolled
@@ -39,6 +40,7 @@ from outpace.verifiers.match import Match
 VOCAB, LENGTH, STEPS = 8, 18, 4
 OBJECTIVES: Any = {name: cast(Any, named(name)).objective for name in ("eagle", "hass", "eagle3")}
 HEADS = {
+    "chimera": untrained_chimera,
     "dovetail": untrained_dovetail,
     "eagle": untrained_eagle,
     "eagle of two layers": partial(untrained_eagle, num_layers=2),
@@ -94,8 +96,7 @@ def test_every_column_and_step_equals_a_draft_that_begins_there(kind: str) -> No
     head, tokens = head_of(kind), torch.tensor([greedy_text([1, 2]), greedy_text([5, 0, 3])])
     batch = source(*tokens.tolist()).batch([0, 1])
     with torch.no_grad():
-        taps = torch.cat([batch.hidden[layer] for layer in head.taps], -1)
-        features = head.fuse(taps)[:, :-1]
+        features = features_of(head, batch)
         columns = torch.zeros(features.shape[:2], dtype=torch.bool)
         columns[0, 2::3] = columns[1, 7::4] = True
         wanted = columns.nonzero().tolist()

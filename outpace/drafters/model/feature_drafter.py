@@ -90,7 +90,10 @@ class FeatureDrafter:
         head = self.opened.head
         states = [hidden[layer][nodes.to(hidden[layer].device)] for layer in head.taps]
         weight = next(head.parameters())
-        features = head.fuse(torch.cat(states, -1).to(weight)).split([len(path) for path in paths])
+        features = head.fuse(torch.cat(states, -1).to(weight))
+        if head.knows_tokens:
+            features = head.with_tokens(features, *self._tokens_of(step, paths))
+        features = features.split([len(path) for path in paths])
         is_prompt = not any(step.generated)
         for row, (slot, path, new) in enumerate(zip(step.ctx.slots, paths, features, strict=True)):
             if not longest_draft(self.opened.model.max_length, step.ctx.committed[row] + len(path) - 1):
@@ -108,6 +111,17 @@ class FeatureDrafter:
                 self._features[slot] = new if before is None else torch.cat((before, new))
                 if len(self._features[slot]) > MOST_UNREAD:
                     self._read_on(step, row)
+
+    def _tokens_of(self, step: Step, paths: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """The tokens of these paths, row by row, and the token before each in its text; a text's first token
+        stands before itself."""
+        read, before = list[Tensor](), list[Tensor]()
+        for text, committed, path in zip(step.ctx.tokens, step.ctx.committed, paths, strict=True):
+            tokens, root = step.draft.tree.tokens[path], max(0, committed - 2)
+            read.append(tokens)
+            before += [text[root : root + 1].to(tokens.device), tokens[:-1]]
+        device = self.opened.model.device
+        return torch.cat(read).to(device), torch.cat(before).to(device)
 
     def _note_uncertain(self, ctx: Context, row: int, tokens: list[int]) -> None:
         """Note which of the tokens from the root on, whose features have come, may be taken back."""

@@ -41,6 +41,7 @@ class DraftHead(PreTrainedModel):
 
     from_target: tuple[str, ...] = ("embed_tokens.",)  # prefixes of the names of the target's parameters
     before_forward: tuple[str, ...] = ()  # prefixes of the names of parameters that only `fuse` uses
+    knows_tokens: ClassVar[bool] = False  # whether features depend on tokens too, by `with_tokens`
     layers: nn.ModuleList
     norm: nn.Module  # before the LM head
     lm_head: nn.Module
@@ -80,7 +81,8 @@ class DraftHead(PreTrainedModel):
         return self.lm_head
 
     def fuse(self, hidden: Tensor) -> Tensor:  # (N, taps × D) -> (N, F)
-        """The features of tokens from their concatenated hidden states in the target's layers `taps`."""
+        """The features of tokens from their concatenated hidden states in the target's layers `taps`. With
+        `knows_tokens`, the part of them that follows from these (N, D)."""
         return hidden
 
     def embedded(self, ids: Tensor) -> Tensor:  # (...) -> (..., D)
@@ -92,6 +94,11 @@ class DraftHead(PreTrainedModel):
         forward gives their logits: token ids, and the feature of each slot. Drafted tokens whose hidden
         states are not known have this feature too."""
         raise NotImplementedError
+
+    def with_tokens(self, fused: Tensor, tokens: Tensor, before: Tensor) -> Tensor:  # (..., D) -> (..., F)
+        """The features of tokens from what `fuse` returns for them, these tokens (...), and those before
+        them; a text's first token stands before itself. For heads with `knows_tokens`."""
+        return fused
 
     def combined(self, embedded: Tensor, features: Tensor) -> dict[str, Tensor]:  # (R, N, D), (R, N, F)
         """The arguments of the head's decoder layers; one of them is `hidden_states`."""

@@ -135,6 +135,11 @@ def _agreement(
     model = HeadModel(head)
     with torch.no_grad():
         features = head.fuse(states[:count])
+        if head.knows_tokens:
+            before = torch.cat((text[:1], text[: count - 1]))
+            features = head.with_tokens(
+                features, *(each.to(features.device) for each in (text[:count], before))
+            )
     cache = model.model.open(1, 2 * count)
     chain = Forest.chain((count - 1,))
     first = model.model.score(TokenTree(read, chain), [0], cache, model.state, features=[features])

@@ -126,4 +126,8 @@ def features_of(head: DraftHead, batch: Batch) -> Tensor:  # (R, C, F)
     """The features of a batch's tokens but the last, as this head reads them."""
     weight = next(head.layers.parameters())
     taps = torch.cat([batch.hidden[layer] for layer in head.taps], -1)
-    return head.fuse(taps.to(weight.dtype))[:, :-1]
+    fused = head.fuse(taps.to(weight.dtype))
+    if head.knows_tokens:
+        tokens = batch.tokens
+        fused = head.with_tokens(fused, tokens, torch.cat((tokens[:, :1], tokens[:, :-1]), 1))
+    return fused[:, :-1]
