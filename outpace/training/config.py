@@ -58,11 +58,12 @@ class Head:
     unroll: int = 3  # training steps on the head's own outputs (eagle3, hass, gto, chimera)
     # weight of each further step relative to the previous one (eagle3, gto, p-eagle, medusa, s4c)
     decay: float = 0.8
-    # width of the uniform noise on features, divided by length / 512 (eagle and heads that learn as its)
+    # width of the uniform noise on features, divided by length / 512 (eagle, hass and heads made from
+    # eagle's)
     noise: float = 0.2
-    feature_weight: float = 1.0  # of the distance between features (eagle and heads that learn as its)
-    token_weight: float = 0.1  # of the loss of token probabilities (eagle and heads that learn as its)
-    # the latter loss: one of TOKEN_LOSSES (heads that continue the target's hidden states)
+    feature_weight: float = 1.0  # of the distance between features (eagle, hass and heads made from eagle's)
+    token_weight: float = 0.1  # of the loss of token probabilities (eagle, hass and heads made from eagle's)
+    # the latter loss: one of TOKEN_LOSSES (eagle, hass, eagle3, gto, chimera and heads made from eagle's)
     token_loss: str = "soft_cross_entropy"
     top_k: int = 10  # tokens of the top-k loss (hass)
     # of the top-k loss; 0 leaves it out, as the authors do in the first 40 of their 50 epochs (hass)
@@ -213,8 +214,10 @@ class Optimizer:
     beta2: float = 0.95
     # largest norm of the gradients, or with clip_by=value largest absolute value of each of their numbers
     clip: float = 0.5
-    clip_by: str = "norm"  # norm or value; value by default of eagle and heads that learn as its
-    decay: str = "linear"  # of the rate: linear or cosine; cosine by default of medusa, hydra, chimera
+    clip_by: str = "norm"  # norm or value; value by default of eagle, hass and heads made from eagle's
+    decay: str = (
+        "linear"  # of the rate: linear or cosine; cosine by default of medusa, hydra, chimera, jakiro
+    )
     last: float = 0.0  # last learning rate, relative to `rate`; 0.33 by default of hydra
 
 

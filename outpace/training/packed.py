@@ -47,7 +47,8 @@ def packed(
     of_groups = states[:, count:].unflatten(1, (width, num_masks))
     for step in range(num_steps):
         found = of_groups[:, :, step - 1][is_column] if step else states[:, :count][columns]
-        yield UnrolledStep(step, found, head.norm(found) if head.state_layer == -1 else found)
+        outputs = head.norm(found)
+        yield UnrolledStep(step, found, outputs, outputs if head.state_layer == -1 else found)
 
 
 def packed_logits(

@@ -27,7 +27,8 @@ class UnrolledStep:
     """The head's outputs at one step; column t predicts the token after token t + 1 + `step`."""
 
     step: int
-    states: Tensor  # (M, D) output of the last layer
+    states: Tensor  # (M, D) output of the last layer, or what a tail gives in its place
+    outputs: Tensor  # (M, D) input of the LM head
     features: Tensor  # (M, F) features for the next step
 
 
@@ -66,7 +67,9 @@ def unrolled(
         states = head.states(embedded, features, at + step, mask[:, None], kept)
         features = head.norm(states) if head.state_layer == -1 else states
         wanted = is_column if step else columns
-        yield UnrolledStep(step, states[wanted], features[wanted])
+        taken = features[wanted]
+        outputs = taken if head.state_layer == -1 else head.norm(states[wanted])
+        yield UnrolledStep(step, states[wanted], outputs, taken)
         if not step:
             features = features.gather(1, index[..., None].expand(-1, -1, features.shape[2]))
         if detached:
@@ -78,7 +81,7 @@ def over_text(head: DraftHead, tokens: Tensor, features: Tensor) -> Tensor:  # (
     rows, count = features.shape[:2]
     columns = torch.ones(rows, count, dtype=torch.bool, device=features.device)
     (step,) = unrolled(head, tokens, features, columns, 1)
-    return head.norm(step.states).view(rows, count, -1)
+    return step.outputs.view(rows, count, -1)
 
 
 def padded(columns: Tensor) -> tuple[Tensor, Tensor]:  # (R, C) bool -> (R, W) int64, (R, W) bool

@@ -263,9 +263,9 @@ def test_an_mlp_speculator_can_scale_its_input() -> None:
 def test_methods_are_trained_as_in_their_papers_unless_told_otherwise() -> None:
     found = {method: named(method).defaults() for method in METHODS}
     clipped = {method for method, config in found.items() if config.optimizer.clip_by == "value"}
-    assert clipped == {"dovetail", "eagle", "fspad", "hass", "parallelspec"}
+    assert clipped == {"dovetail", "eagle", "fspad", "hass", "jakiro", "parallelspec"}
     curved = {method for method, config in found.items() if config.optimizer.decay == "cosine"}
-    assert curved == {"chimera", "medusa", "hydra"}
+    assert curved == {"chimera", "medusa", "hydra", "jakiro"}
     hydra = found["hydra"]
     assert (hydra.head.dropout, hydra.optimizer.weight_decay, hydra.optimizer.last) == (0.2, 0.1, 0.33)
     assert found["medusa"].optimizer.last == 0 == found["medusa"].head.dropout

@@ -8,7 +8,7 @@ Letters: P tokens, F size of a feature, N nodes, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -218,6 +218,7 @@ class FeatureReader(DraftReader):
         self._drafter, self._ctx = drafter, ctx
         self.cache = drafter.open_cache(ctx.cache)
         self._states: list[Tensor] = []  # (N, F) the head's outputs at all nodes so far, in parts
+        self.hidden: Mapping[int, Tensor] = {}  # its outputs at the nodes of the last forward, by layer
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
         first, logits, ids = self.over_draft_vocabulary(tree)
@@ -231,7 +232,8 @@ class FeatureReader(DraftReader):
             slots = self._ctx.slots
             scores = opened.model.score(tree, slots, self.cache, opened.state, gap=gap, features=features)
         assert scores.logits is not None
-        self._states.append(scores.hidden[opened.head.state_layer])
+        self.hidden = scores.hidden
+        self._states.append(self.hidden[opened.head.state_layer])
         self.forwards += 1
         self.logits = [scores.logits]
         return scores.first, scores.logits, opened.head.draft_ids

@@ -3,8 +3,8 @@
 The entry of a head's KV cache at position t belongs to token t + 1 of the text: the head reads this token
 together with the target's hidden states at token t, and its logits are for token t + 2.
 
-Letters: R texts, N tokens, D hidden size of the target, F size of a feature, K tokens of the draft
-vocabulary, V vocabulary size of the target.
+Letters: R texts, N tokens, A nodes of one depth, D hidden size of the target, F size of a feature, K tokens
+of the draft vocabulary, V vocabulary size of the target.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ class DraftHead(PreTrainedModel):
         self.feature_size: int = config.hidden_size
         # of the slots that `mask_inputs` can fill; None: any number, or it has none
         self.num_masks: int | None = None
+        # the last levels that `tail` can draft without a forward, the nodes of a path that it reads, and the
+        # output of the head that it reads at their parents
+        self.tail_levels, self.tail_reads, self.tail_layer = 0, 1, -1
         # (K,) token of each logit; None: all V tokens. A buffer, so that it is where the weights are
         self.register_buffer("draft_ids", None, persistent=False)
         # of the weights in the file, see models.heads.fingerprint; None: the head is from no file
@@ -99,6 +102,16 @@ class DraftHead(PreTrainedModel):
         """The features of tokens from what `fuse` returns for them, these tokens (...), and those before
         them; a text's first token stands before itself. For heads with `knows_tokens`."""
         return fused
+
+    def tail(self, embedded: Tensor, states: Tensor, count: int) -> Tensor:
+        """The inputs of the LM head (A, count, D) for the tokens 1, 2, ... `count` places behind A nodes,
+        without a forward. `embedded` (A, n, D): the embeddings of the last n = `tail_reads` tokens up to each
+        node; `states` (A, n, D): the head's outputs in layer `tail_layer` at the parents of these."""
+        raise NotImplementedError
+
+    def levels_with_forwards(self, depth: int) -> int:
+        """The number of levels of a draft of `depth` levels that are not drafted by `tail`."""
+        return max(min(depth, self.tail_reads), depth - self.tail_levels)
 
     def combined(self, embedded: Tensor, features: Tensor) -> dict[str, Tensor]:  # (R, N, D), (R, N, F)
         """The arguments of the head's decoder layers; one of them is `hidden_states`."""

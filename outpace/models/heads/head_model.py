@@ -26,8 +26,7 @@ class HeadModel(OpenedHead):
         weights: CompressedWeights | None = None,  # for compiled forwards, by `weights_of_head`
     ) -> None:
         self.head = head
-        hidden = frozenset({head.state_layer})
-        self.model = HFTarget(head, compile=compile, hidden=hidden, weights=weights)
+        self.model = HFTarget(head, compile=compile, hidden=self.state.hidden, weights=weights)
         self._elsewhere: dict[torch.device, HeadModel] = {}
 
     def on(self, device: torch.device) -> HeadModel:
@@ -43,8 +42,9 @@ class HeadModel(OpenedHead):
 
     @property
     def state(self) -> Want:
-        """The head's output that is the next token's feature while drafting."""
-        return Want(hidden=frozenset({self.head.state_layer}))
+        """The head's outputs that are the next token's feature while drafting, and what its tail reads."""
+        layers = frozenset({self.head.state_layer})
+        return Want(hidden=layers | {self.head.tail_layer} if self.head.tail_levels else layers)
 
 
 def copy_on(head: DraftHead, device: torch.device) -> DraftHead:

@@ -63,6 +63,7 @@ from outpace.proof.mutants.exits import ExitByToken
 from outpace.proof.mutants.fused_chains import fused
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
 from outpace.proof.mutants.kept_tokens import CutAfterDrawing, OtherOrder, WholeVocabularyClaimed
+from outpace.proof.mutants.look_ahead import level_before_claimed
 from outpace.proof.mutants.most_confident import confident_of_draws
 from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithReplacement, informed
 from outpace.proof.mutants.position_heads import beams, ranks_claimed
@@ -231,6 +232,10 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
     return [
         Mutant("medusa: ranks claimed", lambda: Parts(target, ranks_claimed(target), Rejection(), twice)),
         Mutant("redrafter: draws per path", lambda: Parts(target, beams(target), PerPath(), chain)),
+        Mutant(
+            "jakiro: q of the level before claimed",
+            lambda: Parts(target, level_before_claimed(target), Rejection(), chain),
+        ),
         Mutant("argmax claimed as a draw", lambda: Parts(target, ArgmaxClaimed(draft), Rejection(), chain)),
         Mutant("top-k claimed as draws", lambda: Parts(target, TopClaimed(draft), Rejection(), twice)),
         Mutant("dropped after looking", lambda: Parts(target, Dropped(draft), Rejection(), chain)),

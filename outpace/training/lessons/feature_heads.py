@@ -50,7 +50,8 @@ class Objective:
     noise: bool  # whether noise is added to features
     loss: Callable[[Compared, Head], Tensor]
     weight: Callable[[int, Head], float]  # of a step
-    # the head's outputs at the steps: on its own outputs, or in masks (training.packed)
+    # the head's outputs at the steps: on its own outputs, in masks (training.packed), or in the last ones by
+    # its tail (training.with_tail)
     run: Callable[..., Iterator[UnrolledStep]] = unrolled
 
 
@@ -88,27 +89,24 @@ class FeatureHeadLesson(DrafterLesson):
             features = features + uniform * (settings.noise * 512 / batch.tokens.shape[1])
         total = features.new_zeros(())
         columns = self.columns(batch)
-        for outputs in objective.run(
+        for each in objective.run(
             self.head, batch.tokens, features, columns, self.num_steps, detached=objective.detached
         ):
-            target_logits, mass, mask = self._target(batch, outputs.step)
-            logits = self._logits(outputs.states)
-            true = self.at_columns(following(batch.hidden[-1], 1 + outputs.step), batch).to(logits)
-            compared = Compared(logits, target_logits, mass, outputs.features, true, mask)
-            total = total + objective.weight(outputs.step, settings) * objective.loss(compared, settings)
+            target_logits, mass, mask = self._target(batch, each.step)
+            logits = self.head.lm_head(each.outputs)
+            true = self.at_columns(following(batch.hidden[-1], 1 + each.step), batch).to(logits)
+            compared = Compared(logits, target_logits, mass, each.features, true, mask)
+            total = total + objective.weight(each.step, settings) * objective.loss(compared, settings)
         return total
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
         columns = self.columns(batch)
         features = features_of(self.head, batch)
-        for outputs in self._objective.run(self.head, batch.tokens, features, columns, num_steps):
-            yield self._logits(outputs.states)
+        for each in self._objective.run(self.head, batch.tokens, features, columns, num_steps):
+            yield self.head.lm_head(each.outputs)
 
     def draft_ids(self, device: torch.device) -> Tensor | None:
         return None if self.head.draft_ids is None else self.head.draft_ids.to(device)
-
-    def _logits(self, states: Tensor) -> Tensor:  # (M, D) -> (M, K)
-        return self.head.lm_head(self.head.norm(states))
 
     def _target(self, batch: Batch, step: int) -> tuple[Tensor, Tensor | None, Tensor]:
         """The target's logits over the draft vocabulary (M, K), its total probability of these tokens (M,) if

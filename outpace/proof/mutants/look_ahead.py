@@ -1,0 +1,36 @@
+"""Mutants of drafts of which one forward gives several levels: the q recorded for a token is not the one from
+which it was drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from outpace.core.claim import Drawn
+from outpace.core.context import Context
+from outpace.core.contracts import Drafter, Plan
+from outpace.core.tree import TokenTree
+from outpace.drafters.model.feature_drafter import FeatureDrafter
+from outpace.drafters.model.grow import Read, grow
+from outpace.drafters.model.tail_reader import TailReader
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.jakiro.head import untrained_jakiro
+from outpace.models.table import TableTarget
+
+
+def level_before_claimed(target: TableTarget) -> Drafter:
+    """Mutant: drafts two tokens from one forward of Jakiro's head, and records for the second one the q of
+    the first."""
+    head, reader = HeadModel(untrained_jakiro(target)), partial(TailReader, depth=2)
+    return FeatureDrafter(head, target.vocab, _of_the_level_before, sampled=True, reader=reader)
+
+
+def _of_the_level_before(ctx: Context, plan: Plan, read: Read) -> TokenTree:
+    tree = grow(ctx, plan, read)
+    if not isinstance(claim := tree.claim, Drawn):
+        return tree
+    q, forest = claim.q.clone(), tree.forest
+    for node, row in enumerate(claim.row):
+        if forest.depths[node] == 2 and row >= 0:
+            q[row] = claim.q[claim.row[forest.parents[node]]]
+    return TokenTree(tree.tokens, forest, None, replace(claim, q=q))
