@@ -9,7 +9,7 @@ PROGRAMS = frozenset({"draft-design"})
 PLANNED = frozenset(
     """
     arbitrage aurora confu coral cspd dart deer diffuspec dream dsp dultra
-    falcon flash glide-cape gsd gumiho hivis lantern longspec magicdec mulo-sd
+    falcon flash glide-cape gsd hivis lantern longspec magicdec mulo-sd
     online-sd owl ralmspec ralmspec-knnlm rapid specdiff specdiff2 specextend
     speckv specpc specpv specreason speculative-rag speculative-streaming
     speculative-thinking speculative-verdict specvlm srm stree

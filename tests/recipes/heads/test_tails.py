@@ -1,4 +1,4 @@
-"""Heads with a tail: the first levels of a draft from forwards, the last ones from a head's tail."""
+"""Jakiro and Gumiho: the first levels of a draft from forwards, the last ones from a head's tail."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.models.eager.captures import OutputCapture
 from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.gumiho.head import untrained_gumiho
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.jakiro.head import untrained_jakiro
 from outpace.models.hf.target import HFTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.models import transformers_models
 from outpace.recipes.base.autoregressive import autoregressive
+from outpace.recipes.heads.gumiho import gumiho
 from outpace.recipes.heads.jakiro import jakiro
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.with_tail import with_tail
 
 VOCAB = 12
 PROMPTS = ((1, 2, 3, 4, 5, 6, 7), (3, 1, 4))
-RECIPES = {"jakiro": jakiro}
-UNTRAINED = {"jakiro": untrained_jakiro}
-FORWARDS = {"jakiro": 4}  # of a draft of 5 tokens
-TRAINED = {"jakiro": 2}  # draft tokens that are learned
+RECIPES = {"jakiro": jakiro, "gumiho": gumiho}
+UNTRAINED = {"jakiro": untrained_jakiro, "gumiho": untrained_gumiho}
+FORWARDS = {"jakiro": 4, "gumiho": 2}  # of a draft of 5 tokens
+TRAINED = {"jakiro": 2, "gumiho": 7}  # draft tokens that are learned
 
 
 @cache

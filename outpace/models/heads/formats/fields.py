@@ -43,7 +43,7 @@ KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         _size,
         "hidden_size target_hidden_size intermediate_size num_attention_heads num_key_value_heads head_dim "
         "max_position_embeddings vocab_size draft_vocab_size emb_dim n_predict exit_dim hydra_num_heads "
-        "hydra_num_layers num_aux_hidden_states num_masks",
+        "hydra_num_layers num_aux_hidden_states num_masks num_mlps",
     ),
     (
         f"a whole number from 0 to {LARGEST}",
