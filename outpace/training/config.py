@@ -63,16 +63,17 @@ class Head:
     noise: float = 0.2
     feature_weight: float = 1.0  # of the distance between features (eagle, hass and heads made from eagle's)
     token_weight: float = 0.1  # of the loss of token probabilities (eagle, hass and heads made from eagle's)
-    # the latter loss: one of TOKEN_LOSSES (eagle, hass, eagle3, gto, chimera and heads made from eagle's)
+    # the latter loss: one of TOKEN_LOSSES (eagle, hass, eagle3, gto, chimera, dflash and heads made from
+    # eagle's)
     token_loss: str = "soft_cross_entropy"
     top_k: int = 10  # tokens of the top-k loss (hass)
     # of the top-k loss; 0 leaves it out, as the authors do in the first 40 of their 50 epochs (hass)
     top_k_weight: float = 1.0
     # number of learned draft tokens (medusa, redrafter, s4c, parallelspec, p-eagle), or MLPs (gumiho); by
-    # default 4 for hydra and 3 for mlp-speculator
+    # default 4 for hydra, 3 for mlp-speculator and 7 for dflash
     num_heads: int = 5
-    # decoder layers (eagle, hass, fspad, p-eagle; 5 by default of dovetail, 2 of gumiho), or blocks of each
-    # head: by default 1 (medusa), 2 (redrafter) or 4 (hydra)
+    # decoder layers (eagle, hass, fspad, p-eagle; by default 5 for dovetail, 2 for gumiho and dflash), or
+    # blocks of each head: by default 1 (medusa), 2 (redrafter) or 4 (hydra)
     num_layers: int = 1
     prefix: bool = True  # a decoder layer over the text before the heads, as in Hydra++ (hydra)
     inner_size: int = 0  # width of the state (mlp-speculator); 0: twice the target's

@@ -166,17 +166,25 @@ def test_tokens_of_a_block_see_one_another(name, tiny):
 
 
 @torch.no_grad()
-def test_a_model_compiled_with_openvino_reads_these_eagerly(tiny):
+def test_a_model_compiled_with_openvino_reads_these_alike(tiny, monkeypatch):
+    """Embeddings eagerly, and blocks in copies, one row of them beside a chain."""
     pytest.importorskip("openvino")
     model, tokens = tiny("llama").float(), text(9)
     eager = HFTarget(copy.deepcopy(model)).forward
-    fast = compiled(HFTarget(model).forward)
+    fast: Any = compiled(HFTarget(model).forward)
     assert fast.outside_torch
+    read, read_eagerly = list[ForwardRequest](), fast._read_eagerly
+    monkeypatch.setattr(
+        fast, "_read_eagerly", lambda request, cache: read.append(request) or read_eagerly(request, cache)
+    )
     embeds = model.get_input_embeddings()(tokens)
     prompt = ForwardRequest([RowInputs(0, 0, 5, 0, top=4)], [5], tokens[:5], embeds=embeds[:5].flip(0))
     second = ForwardRequest([RowInputs(1, 0, 4, 0, top=3)], [4], tokens[5:])
-    requests = [prompt, second, ForwardRequest([block(5, 4)], [4], tokens[5:])]
+    beside = RowInputs(1, 4, 6, 4, top=5)
+    ids = torch.cat((tokens[5:], tokens[:2]))
+    requests = [prompt, second, ForwardRequest([block(5, 4), beside], [4, 2], ids)]
     assert (logits(fast, requests) - logits(eager, requests)).abs().max() < 1e-4
+    assert read == [prompt]
 
 
 def test_what_a_model_lacks_is_refused_in_one_sentence(tiny):

@@ -27,7 +27,7 @@ from outpace.models.heads.head_model import HeadModel
 
 class FeatureDrafter:
     """Implementation of core.contracts.DraftsAhead around a head that reads a token together with the
-    target's hidden states at the token before it.
+    target's hidden states at the token before it, or at the token itself (`DraftHead.feature_lag`).
 
     Prompts are read part by part as the target reads them. A draft begins at the root with the target's
     hidden states at the token before it; deeper nodes read the head's own output at their parents. Where
@@ -53,15 +53,17 @@ class FeatureDrafter:
         self.vocab, self._growth = vocab, growth
         self.want = Want(hidden=frozenset(opened.head.taps))
         self.claims: tuple[type[Claim], ...] = (Drawn,) if sampled else ()
+        self._lag = opened.head.feature_lag
         self._cache: Cache | None = None
-        # slot -> (P, F) features of the committed tokens that the cache lacks; the last is the root's
+        # slot -> (P, F) features of the committed tokens that the cache lacks; with a lag the last is the one
+        # that the root is read with
         self._features: dict[int, Tensor] = {}
         # slot -> those tokens of the last features that may be taken back, and the index of the first
         self._uncertain: dict[int, tuple[int, list[int]]] = {}
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
-        # the head does not read the first token, which no hidden states precede
-        return draft_within(self._propose, ctx, plan, self.opened.model.max_length, skipped=1)
+        # with a lag the head does not read the first token, which no hidden states precede
+        return draft_within(self._propose, ctx, plan, self.opened.model.max_length, skipped=self._lag)
 
     def _propose(self, ctx: Context, plan: Plan) -> Draft:
         self._take_back(ctx)
@@ -74,10 +76,10 @@ class FeatureDrafter:
         if reader.logits:
             for row, slot in enumerate(ctx.slots):
                 if slot in self._features:
-                    if ctx.certain and reader.cache.lengths[slot] >= ctx.certain[row]:
-                        reader.cache.rewind([slot], [ctx.certain[row] - 1])
+                    if ctx.certain:
+                        reader.cache.rewind([slot], [ctx.certain[row] - self._lag])
                     unread = ctx.committed[row] - 1 - reader.cache.lengths[slot]
-                    self._features[slot] = self._features[slot][-unread:]
+                    self._features[slot] = _last(self._features[slot], unread)
         return Draft(tree, reader.forwards, reader.seconds)
 
     def observe(self, step: Step) -> None:
@@ -96,17 +98,18 @@ class FeatureDrafter:
         features = features.split([len(path) for path in paths])
         is_prompt = not any(step.generated)
         for row, (slot, path, new) in enumerate(zip(step.ctx.slots, paths, features, strict=True)):
-            if not longest_draft(self.opened.model.max_length, step.ctx.committed[row] + len(path) - 1):
+            length = step.ctx.committed[row] + len(path) - self._lag
+            if not longest_draft(self.opened.model.max_length, length):
                 self._forget(slot)  # the head reads no text of this length
                 continue
             before = self._features.get(slot)
             is_certain = not step.ctx.certain or step.ctx.committed[row] + len(path) <= step.ctx.certain[row]
-            if not is_certain or is_prompt and before is not None and len(before) > 1:
+            if not is_certain or is_prompt and before is not None and len(before) > self._lag:
                 self._features[slot] = new if before is None else torch.cat((before, new))
                 self._note_uncertain(step.ctx, row, step.draft.tree.tokens[path].tolist())
             elif is_prompt:
                 self._read_prompt(slot, step.draft.tree.tokens[path], new, before, step.ctx.cache)
-                self._features[slot] = new[-1:]
+                self._features[slot] = _last(new, self._lag)
             else:
                 self._features[slot] = new if before is None else torch.cat((before, new))
                 if len(self._features[slot]) > MOST_UNREAD:
@@ -148,11 +151,11 @@ class FeatureDrafter:
     def _read_prompt(
         self, slot: int, tokens: Tensor, features: Tensor, before: Tensor | None, target: Cache
     ) -> None:
-        """Read the tokens (P,) of a part of a prompt, each with the feature of the token before it; `before`:
-        that of the token before the part, None if the text begins with the part."""
-        read = features[:-1]
+        """Read the tokens (P,) of a part of a prompt, each with its feature; `before`: with a lag, that of
+        the token before the part; None if the text begins with the part."""
+        read = features[: len(features) - self._lag]
         if before is None:
-            tokens = tokens[1:]
+            tokens = tokens[self._lag :]
         else:
             read = torch.cat((before, read))
         if len(tokens):
@@ -161,12 +164,12 @@ class FeatureDrafter:
     def _read_on(self, step: Step, row: int) -> None:
         """Read the committed tokens after the step, except for the next root."""
         slot, cache = step.ctx.slots[row], self.open_cache(step.ctx.cache)
-        before, new = step.ctx.tokens[row][cache.lengths[slot] + 1 :], step.generated[row][:-1]
+        before, new = step.ctx.tokens[row][cache.lengths[slot] + self._lag :], step.generated[row][:-1]
         tokens = torch.cat((before, torch.tensor(new, dtype=torch.int64)))
         features = self._features_before_root(slot, len(tokens))
-        self._features[slot] = features[-1:]
+        self._features[slot] = _last(features, self._lag)
         if len(tokens):
-            self.opened.model.keep([tokens], [slot], cache, NOTHING, [features[:-1]])
+            self.opened.model.keep([tokens], [slot], cache, NOTHING, [features[: len(tokens)]])
 
     def _forget(self, slot: int) -> None:
         self._features.pop(slot, None)
@@ -187,27 +190,31 @@ class FeatureDrafter:
         self._cache.grow(len(target.lengths))
         return self._cache
 
-    def missing(self, ctx: Context, row: int) -> tuple[Tensor, Tensor]:  # (P - 1,), (P, F)
-        """The committed tokens before the root that the head has not read, and the features of these and the
-        root."""
+    def missing(self, ctx: Context, row: int) -> tuple[Tensor, Tensor]:  # (P - lag,), (P, F)
+        """The committed tokens before the root that the head has not read, and the features of these and,
+        with a lag, of the root."""
         slot, committed = ctx.slots[row], ctx.committed[row]
         length = self.open_cache(ctx.cache).lengths[slot]
-        tokens = ctx.tokens[row][length + 1 : committed - 1]
+        tokens = ctx.tokens[row][length + self._lag : committed - 1]
         return tokens, self._features_before_root(slot, len(tokens))
 
     def _features_before_root(self, slot: int, num_tokens: int) -> Tensor:  # (P, F)
-        """The features of the last `num_tokens` tokens before the root and of the root. Zeros stand for
-        hidden states that the target never gave, as before a text's first token."""
+        """The features that the last `num_tokens` tokens before the root and, with a lag, the root are read
+        with. Zeros stand for hidden states that the target never gave, as before a text's first token."""
         features = self._features.get(slot)
         if features is None:
             head = self.opened.head
             weight = next(head.parameters())
             features = torch.zeros(0, head.feature_size, dtype=weight.dtype, device=weight.device)
-        needed = num_tokens + 1
-        features = features[-needed:]  # a draft that failed left features of tokens that it has read
+        needed = num_tokens + self._lag
+        features = _last(features, needed)  # a draft that failed left features of tokens that it has read
         if unknown := needed - len(features):
             features = torch.cat((features.new_zeros(unknown, features.shape[1]), features))
         return features
+
+
+def _last(features: Tensor, count: int) -> Tensor:  # (P, F) -> (count, F), fewer if there are fewer
+    return features[max(0, len(features) - count) :]
 
 
 class FeatureReader(DraftReader):

@@ -1,5 +1,8 @@
 """Reads several levels of a draft tree in one forward of a draft head, in mask slots behind the last token.
 
+A mask of a causal head gives the logits of the token after it. A head that reads blocks two ways
+(`DraftHead.two_way`) gives at a mask those of the token in its place.
+
 Letters: A anchors, B rows, k levels, K tokens of the draft vocabulary, F size of a feature.
 """
 
@@ -21,11 +24,15 @@ from outpace.drafters.model.masks import at_masks, with_masks
 class MaskReader(FeatureReader):
     """The forwards of one draft of a head with `DraftHead.mask_inputs`: each gives the logits of `levels`
     levels, fewer where the draft ends before. Forwards after the first read the whole tree again, with masks
-    behind the nodes that have no logits yet: entries of masks are not kept."""
+    behind the nodes that have no logits yet: entries of masks are not kept.
+
+    Two-way blocks are read in one forward, always with `levels` masks: fewer would change the logits at the
+    others, and the head was not trained to read drafted tokens."""
 
     def __init__(self, drafter: FeatureDrafter, ctx: Context, plan: Plan, *, levels: int) -> None:
         super().__init__(drafter, ctx, plan)
-        depth = max(plan.depth, default=0)
+        self._two_way = drafter.opened.head.two_way
+        depth = levels if self._two_way else max(plan.depth, default=0)
         ahead = [min(levels, depth - above) for above in range(0, depth, levels)]
         self._look_ahead = LookAhead(self._read_ahead, ahead)
 
@@ -40,13 +47,14 @@ class MaskReader(FeatureReader):
 
     def _read_ahead(self, tree: TokenTree, anchors: Sequence[int], levels: int) -> Tensor:  # (A, k, K)
         opened, slots = self._drafter.opened, self._ctx.slots
-        ids, feature = opened.head.mask_inputs(levels - 1)
+        lag = opened.head.feature_lag
+        ids, feature = opened.head.mask_inputs(levels if self._two_way else levels - 1)
         masked = with_masks(tree, anchors, ids.cpu())
         with self.timed():
             self.cache.discard()
             missing = [self._drafter.missing(self._ctx, row) for row in range(len(slots))]
             features = [
-                torch.cat((known, feature.to(known).expand(len(nodes) - 1, -1)))
+                torch.cat((known, feature.to(known).expand(len(nodes) - lag, -1)))
                 for (_, known), nodes in zip(missing, masked.forest.nodes, strict=True)
             ]
             gap = [tokens for tokens, _ in missing]
@@ -54,4 +62,4 @@ class MaskReader(FeatureReader):
         assert scores.logits is not None
         self.forwards += 1
         self.logits = [scores.logits]
-        return at_masks(scores.logits, tree, anchors, levels)
+        return at_masks(scores.logits, tree, anchors, levels, with_anchors=not self._two_way)

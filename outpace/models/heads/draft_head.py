@@ -1,7 +1,8 @@
 """Draft heads: networks with one or a few layers that draft from the target's hidden states.
 
 The entry of a head's KV cache at position t belongs to token t + 1 of the text: the head reads this token
-together with the target's hidden states at token t, and its logits are for token t + 2.
+together with the target's hidden states at token t, and its logits are for token t + 2. With a `feature_lag`
+of 0 it belongs to token t, which is read together with the target's hidden states at itself.
 
 Letters: R texts, N tokens, A nodes of one depth, D hidden size of the target, F size of a feature, K tokens
 of the draft vocabulary, V vocabulary size of the target.
@@ -34,6 +35,10 @@ class DraftHead(PreTrainedModel):
     and, without weights of its own, its LM head are used in place, never changed or saved."""
 
     method: ClassVar[str]  # the method that drafts with the head
+    # how many places the target's hidden states that a token is read with are before that token
+    feature_lag: ClassVar[int] = 1
+    # draft nodes attend to all nodes of their tree, also to those after them: a block is read in one forward
+    two_way: ClassVar[bool] = False
 
     config_class = LlamaConfig
     _supports_attention_backend = True
@@ -94,8 +99,8 @@ class DraftHead(PreTrainedModel):
 
     def mask_inputs(self, count: int) -> tuple[Tensor, Tensor]:  # (count,), (F,)
         """What stands in `count` mask slots behind a token, in which a head that drafts several tokens in one
-        forward gives their logits: token ids, and the feature of each slot. Drafted tokens whose hidden
-        states are not known have this feature too."""
+        forward gives their logits: token ids, and the feature of each slot. Drafted tokens, and with a lag of
+        0 the root, whose hidden states are not known have this feature too."""
         raise NotImplementedError
 
     def with_tokens(self, fused: Tensor, tokens: Tensor, before: Tensor) -> Tensor:  # (..., D) -> (..., F)

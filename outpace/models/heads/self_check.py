@@ -69,7 +69,10 @@ class Reading:
 
 def self_check(target: TargetWithLayers, head: DraftHead, tokens: Sequence[int]) -> SelfCheck:
     """Measure a head on the token ids of a text, a few hundred. Of two errors in one head only one may be
-    found: fix it and check again. ValueError for a text of fewer than 16 tokens."""
+    found: fix it and check again. ValueError for a text of fewer than 16 tokens, and for a head that reads
+    blocks."""
+    if head.two_way:
+        raise ValueError(f"a head of {head.method} reads no chains of tokens: check a head such as EAGLE's")
     if len(tokens) < SHORTEST:
         raise ValueError(f"a text of {len(tokens)} tokens says little: give a few hundred")
     readings = list(_readings(target, head))

@@ -124,6 +124,8 @@ class HFTarget:
         check_reading(self.forward)
         by_slot = attends_by_cache_slot(model, self.forward.parameters, dense=self.forward.dense)
         self.chains_only = by_slot or self.forward.keeps_states
+        # of a draft head that reads blocks: each of a tree's nodes attends to all of them
+        self._two_way = bool(getattr(model, "two_way", False))
         if self.chains_only:
             name = type(model).__name__
             recurrent = self.forward.keeps_states
@@ -410,6 +412,11 @@ class HFTarget:
         self._check_positions(base + row.deepest)
         cache.reserve(slot, end)
         start = base + row.first if row.first else length
+        if self._two_way:
+            size = row.first + len(row.nodes)
+            depths = torch.arange(size) if row.depths is None else row.depths
+            visible, top = torch.ones(size, size, dtype=torch.bool), base + row.deepest
+            return RowInputs(slot, start, end, base, depths, visible, top, two_way=True)
         if row.is_chain:
             return RowInputs(slot, start, end, base, top=end - 1)
         return RowInputs(slot, start, end, base, row.depths, row.visible, base + row.deepest)

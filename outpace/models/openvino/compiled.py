@@ -50,6 +50,7 @@ from outpace.models.openvino.size_policy import (
     policy_by_weights,
     policy_of,
 )
+from outpace.models.openvino.two_way_blocks import in_copies
 
 STAGES = ("tracing", "converting", "compiling", "warming up", "comparing")
 # Besides the graph for any number of tokens there are graphs compiled for exactly 1, 6, 11 and 16 tokens of
@@ -237,14 +238,19 @@ class CompiledForward:
     def read(self, request: ForwardRequest, cache: SlotCache) -> ForwardOutputs:
         """Run inferences over the rows' tokens."""
         assert isinstance(cache, PagedCache)
+        # OpenVINO's attention is causal by cache position, also where a mask lets tokens see later ones
+        given, two_way = request, any(row.two_way for row in request.rows)
+        if two_way:
+            request = in_copies(request, self.forward.captures.num_layers)
         rows, want, logits = request.rows, request.want, request.logits
         # OpenVINO's sliding windows count cache positions, which differ from position ids in trees
         window = self._graph.window
         beyond = window and any(r.depths is not None and r.end > window for r in rows)
-        # and its attention is causal by cache position, also where a mask lets tokens see later ones
-        later = any(row.two_way for row in rows)
-        if beyond or later or want.attention or not request.is_plain or request.after is not None:
-            return self._read_eagerly(request, cache)
+        long = two_way and any(row.depths is not None and len(row.depths) > MAX_TOKENS for row in rows)
+        if beyond or long or want.attention or not request.is_plain or request.after is not None:
+            return self._read_eagerly(given, cache)
+        for row in rows if two_way else ():
+            cache.reserve(row.slot, row.end)
         if not want.hidden <= set(self._graph.layers):
             self._compile(tuple(sorted(want.hidden.union(self._graph.layers))))
         tokens, nodes, features = request.tokens, request.nodes, request.features

@@ -653,7 +653,7 @@ def test_a_head_of_another_kind_is_refused(eagle3: Any, eagle: Any, target: HFTa
 @pytest.mark.parametrize(
     ("layout", "keys", "sentence"),
     [
-        ("speculators", {"speculators_model_type": "dflash"}, "drafter of the type dflash"),
+        ("speculators", {"speculators_model_type": "mtp"}, "drafter of the type mtp"),
         ("speculators", {"speculators_model_type": "peagle"}, "holds a head of P-EAGLE"),
         ("raw", {"ptd_token_id": 3}, "holds a head of P-EAGLE"),
         ("raw", {"num_hidden_layers": 2}, "has 2 decoder layers"),

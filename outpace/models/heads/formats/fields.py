@@ -43,26 +43,30 @@ KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         _size,
         "hidden_size target_hidden_size intermediate_size num_attention_heads num_key_value_heads head_dim "
         "max_position_embeddings vocab_size draft_vocab_size emb_dim n_predict exit_dim hydra_num_heads "
-        "hydra_num_layers num_aux_hidden_states num_masks num_mlps",
+        "hydra_num_layers num_aux_hidden_states num_masks num_mlps block_size num_target_layers",
     ),
     (
         f"a whole number from 0 to {LARGEST}",
         _whole,
-        "num_hidden_layers num_draft_layers inner_dim",
+        "num_hidden_layers num_draft_layers inner_dim mask_token_id",
     ),
     ("a number above 0", _number, "rms_norm_eps rope_theta logit_scale factor partial_rotary_factor"),
     (
         "true or false",
         _flag,
         "attention_bias mlp_bias bias norm_before_residual norm_before_fc fc_norm norm_output rnn "
-        "tie_weights scale_input grounded_heads",
+        "tie_weights scale_input grounded_heads causal sliding_window_non_causal sample_from_anchor",
     ),
     (
         "an object",
         lambda value: isinstance(value, dict),
-        "transformer_layer_config eagle_config rope_scaling rope_parameters",
+        "transformer_layer_config eagle_config dflash_config rope_scaling rope_parameters",
     ),
-    ("a list of numbers of layers", _layers, "eagle_aux_hidden_state_layer_ids"),
+    (
+        "a list of numbers of layers",
+        _layers,
+        "eagle_aux_hidden_state_layer_ids aux_hidden_state_layer_ids target_layer_ids",
+    ),
     ("a list of names", _texts, "architectures"),
     (
         "a text",
@@ -71,7 +75,7 @@ KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ),
 )
 FIELDS = {name: (phrase, accepts) for phrase, accepts, names in KINDS for name in names.split()}
-NESTED = ("transformer_layer_config", "eagle_config", "rope_scaling", "rope_parameters")
+NESTED = ("transformer_layer_config", "eagle_config", "dflash_config", "rope_scaling", "rope_parameters")
 
 
 def check_fields(config: Mapping[str, Any], folder: Path, within: str = "") -> None:

@@ -1,0 +1,24 @@
+"""The kind of head that DFlash drafts with: its method, paper and file formats."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+from outpace.models.heads.dflash import speculators, zlab
+from outpace.models.heads.dflash.head import untrained_dflash
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.kinds import HeadKind, Layout
+
+DFlashModel = NewType("DFlashModel", HeadModel)  # annotation of recipe options
+
+KIND = HeadKind(
+    "dflash",
+    "DFlash",
+    "2602.06036",
+    {
+        "z-lab": Layout(zlab.recognises, zlab.read, zlab.write),
+        "speculators": Layout(speculators.recognises, speculators.read, speculators.write),
+    },
+    untrained_dflash,
+    (DFlashModel,),
+)

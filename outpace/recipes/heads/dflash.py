@@ -1,0 +1,33 @@
+"""DFlash (Chen et al. 2026): a block of masks behind the text is filled by a few layers in one forward.
+
+New here: nothing. Reuses: FeatureDrafter, MaskReader, grow, Rejection, Fixed.
+Exact at any temperature: the tokens of a chain are drawn from distributions that depend on the text alone,
+not on one another, and carry them; at temperature 0 the most probable ones are compared with the target's.
+
+The block is read two ways: a mask attends to those behind it too. Before it, the layers have keys and values
+of the target's hidden states at the text's tokens, and these are all that their KV cache keeps.
+"""
+
+from functools import partial
+
+from outpace.controllers.fixed import Fixed
+from outpace.core.contracts import Parts, Target, recipe
+from outpace.drafters.model.feature_drafter import FeatureDrafter
+from outpace.drafters.model.grow import grow
+from outpace.drafters.model.mask_reader import MaskReader
+from outpace.models.heads.dflash.kind import DFlashModel
+from outpace.verifiers.rejection import Rejection
+
+
+@recipe(paper="arXiv:2602.06036", family="trained heads")
+def dflash(target: Target, *, head: DFlashModel, depth: int = 15) -> Parts:
+    """A chain that a head drafts in one forward, verified by rejection.
+
+    Args:
+        head: folder with a head of DFlash that was trained for the target
+        depth: longest chain that is drafted, at most one token less than the head's blocks have
+    """
+    masks = head.head.num_masks or 0
+    reader = partial(MaskReader, levels=masks)
+    drafter = FeatureDrafter(head, target.vocab, grow, sampled=True, reader=reader)
+    return Parts(target, drafter, Rejection(), Fixed(min(depth, masks)))
