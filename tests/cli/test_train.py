@@ -67,7 +67,7 @@ def test_what_cannot_be_trained_is_said_in_one_sentence(outpace_, tiny, data, tm
     for more, message in (
         (
             ("poetry",),
-            "poetry has no drafter to train: use chimera, dflash, dovetail, eagle, hass, eagle3, gto",
+            "poetry has no drafter to train: use chimera, dflash, dovetail, eagle",
         ),
         (("eagle3", "--set", "stepps=3"), "there is no setting stepps; did you mean steps"),
         (("distillspec",), "distillspec needs draft: the model to train"),

@@ -31,7 +31,7 @@ class MaskReader(FeatureReader):
 
     def __init__(self, drafter: FeatureDrafter, ctx: Context, plan: Plan, *, levels: int) -> None:
         super().__init__(drafter, ctx, plan)
-        self._two_way = drafter.opened.head.two_way
+        self._levels, self._two_way = levels, drafter.opened.head.two_way
         depth = levels if self._two_way else max(plan.depth, default=0)
         ahead = [min(levels, depth - above) for above in range(0, depth, levels)]
         self._look_ahead = LookAhead(self._read_ahead, ahead)
@@ -40,6 +40,11 @@ class MaskReader(FeatureReader):
         """Implementation of drafters.model.grow.ReadDraftVocabulary."""
         first, logits = self._look_ahead(tree)
         return first, logits, self._drafter.opened.head.draft_ids
+
+    def next_levels(self, roots: TokenTree) -> tuple[Tensor, Tensor | None]:
+        """Implementation of drafters.model.best_first.ReadLevels."""
+        logits = self._read_ahead(roots, range(len(roots)), self._levels)
+        return logits, self._drafter.opened.head.draft_ids
 
     def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:
         """None: a chain is read in as many forwards as any other tree."""

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from outpace.models.heads.dflash.head import NUM_LAYERS, DFlashHead, default_mask, default_taps
+from outpace.models.heads.dflash.head import (
+    BLOCK_SIZE,
+    NUM_LAYERS,
+    DFlashHead,
+    default_mask,
+    default_taps,
+)
 from outpace.models.heads.dflash.kind import KIND
 from outpace.models.heads.draft_head import DraftHead, head_config
 from outpace.models.hf.target import HFTarget
@@ -89,4 +95,11 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead
     return begun(head, (head.fc, head.hidden_norm, head.layers, head.norm), target, config.seed)
 
 
-METHODS = (BlockHeadMethod(**of_kind(KIND), new=_new, sizes={"num_heads": 7, "num_layers": NUM_LAYERS}),)
+METHODS = (
+    BlockHeadMethod(
+        **of_kind(KIND),
+        new=_new,
+        sizes={"num_heads": BLOCK_SIZE - 1, "num_layers": NUM_LAYERS},
+        others=("ddtree",),
+    ),
+)
