@@ -46,7 +46,8 @@ def packed_blocks(
     of_blocks = states[:, count:].unflatten(1, (width, 1 + num_masks))
     for step in range(num_steps):
         found = of_blocks[:, :, 1 + step][is_column]
-        yield UnrolledStep(step, found, head.norm(found))
+        normed = head.norm(found)
+        yield UnrolledStep(step, found, normed, normed if head.state_layer == -1 else found)
 
 
 def _mask(index: Tensor, count: int, size: int) -> Tensor:  # (R, W) -> (R, 1, C + WB, C + WB) bool

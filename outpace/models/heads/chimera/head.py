@@ -34,10 +34,10 @@ class Part(nn.Linear):
 
     def __init__(self, replaced: nn.Linear, half: int) -> None:
         super().__init__(replaced.in_features, replaced.out_features, bias=replaced.bias is not None)
-        self.half = half
+        self.which = half
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input.chunk(2, -1)[self.half])
+        return super().forward(input.chunk(2, -1)[self.which])
 
 
 class FullContextLayer(LlamaDecoderLayer):

@@ -20,9 +20,9 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead
     head = ChimeraHead(head_config(target, target.vocab), target.embed)
     begun(head, (head.layers, head.trigram, head.lm_head), target, config.seed)
     with torch.no_grad():
-        head.lm_head.weight.copy_(lm_head_rows(target, None).repeat(1, 2))
-        for linear in head.trigram.block.layers:
-            linear.weight.zero_()
+        next(head.lm_head.parameters()).copy_(lm_head_rows(target, None).repeat(1, 2))
+        for weight in head.trigram.block.parameters():
+            weight.zero_()
     return head
 
 
