@@ -100,7 +100,7 @@ class Stub:
             drafted, draft_probs, path = list[int](), list[np.ndarray](), list(text)
             for _ in range(DEPTH):
                 q = _nucleus(_softmax(TABLE.logits(path) + TABLE.noise[path[-1]]), top_p)
-                drafted.append(int(random.choice(VOCAB, p=q)))
+                drafted.append(_draw(q, random))
                 draft_probs.append(q)
                 path.append(drafted[-1])
             accepted = 0
@@ -122,7 +122,7 @@ class Stub:
                 p = self.probs(text[:-1], prompt, asked, accepted)
             if self.fault == "argmax taken for a sample" and accepted:
                 p = np.eye(VOCAB)[p.argmax()]
-            text.append(int(random.choice(VOCAB, p=p)))
+            text.append(_draw(p, random))
         tokens = text[len(prompt) :][:most]
         if END in tokens:
             tokens = tokens[: tokens.index(END) + 1]
@@ -214,7 +214,15 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return found / found.sum()
 
 
+def _draw(p: np.ndarray, random: np.random.Generator) -> int:
+    """A token of these probabilities: the one that `Generator.choice` draws, in less time."""
+    sums = p.cumsum()
+    return int(sums.searchsorted(random.random() * sums[-1], side="right"))
+
+
 def _nucleus(p: np.ndarray, top_p: float) -> np.ndarray:
+    if top_p == 1:
+        return p
     order = np.argsort(-p, kind="stable")
     ahead = np.cumsum(p[order]) - p[order]
     kept = np.zeros_like(p)
