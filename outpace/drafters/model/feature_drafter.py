@@ -18,7 +18,7 @@ from outpace.core.context import Context, longest_draft
 from outpace.core.contracts import NOTHING, Cache, Choose, Draft, Ends, Plan, Step, Want
 from outpace.core.device_copies import indices
 from outpace.core.tree import TokenTree
-from outpace.drafters.compose.rows import draft_within
+from outpace.drafters.compose.rows import draft_of_some, draft_within
 from outpace.drafters.model.draft_reader import MOST_UNREAD, DraftReader
 from outpace.drafters.model.grow import Growth
 from outpace.models.draft_vocabulary import over_vocabulary
@@ -32,7 +32,8 @@ class FeatureDrafter:
     Prompts are read part by part as the target reads them. A draft begins at the root with the target's
     hidden states at the token before it; deeper nodes read the head's own output at their parents. Where
     nothing is drafted, the head reads the text in parts of `MOST_UNREAD` tokens, so that no more features are
-    kept. Nothing is drafted or kept for a text that is longer than the head's positions allow.
+    kept. Nothing is drafted or kept for a text that is longer than the head's positions allow, and nothing is
+    drafted where a block of a head that reads blocks goes beyond them.
 
     Of tokens that may be taken back the features are kept, and the head reads them anew for every draft."""
 
@@ -62,6 +63,11 @@ class FeatureDrafter:
         self._uncertain: dict[int, tuple[int, list[int]]] = {}
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
+        head, limit = self.opened.head, self.opened.model.max_length
+        if head.two_way and limit is not None:
+            longest = limit - (head.num_masks or 0)  # a block is always read as a whole
+            rows = [row for row, length in enumerate(ctx.committed) if length <= longest and plan.depth[row]]
+            return draft_of_some(self._propose, ctx, plan, rows)
         # with a lag the head does not read the first token, which no hidden states precede
         return draft_within(self._propose, ctx, plan, self.opened.model.max_length, skipped=self._lag)
 
