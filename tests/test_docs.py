@@ -34,6 +34,7 @@ SLOW = (
     "outpace audit",
     "pytest ",
     "outpace train",
+    'outpace generate "def add(a, b):" --target zoo:target --method coral',
     'outpace generate "def add(a, b):" --target zoo:target --method eagle3',
     'outpace generate "def add(a, b):" --target zoo:target --method gto',
     'outpace generate "def add(a, b):" --target zoo:target --method multilingual-drafter',

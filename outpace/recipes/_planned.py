@@ -8,12 +8,11 @@ PROGRAMS = frozenset({"draft-design"})
 
 PLANNED = frozenset(
     """
-    arbitrage aurora confu coral cspd dart deer diffuspec dream dsp dultra
-    falcon flash glide-cape gsd hivis lantern longspec magicdec mulo-sd
-    online-sd owl ralmspec ralmspec-knnlm rapid specdiff specdiff2 specextend
-    speckv specpc specpv specreason speculative-rag speculative-streaming
-    speculative-thinking speculative-verdict specvlm srm stree
-    syntax-aligned-medusa tlt vispec
+    arbitrage aurora confu cspd dart deer diffuspec dream dsp dultra falcon
+    flash glide-cape gsd hivis lantern longspec magicdec mulo-sd online-sd owl
+    ralmspec ralmspec-knnlm rapid specdiff specdiff2 specextend speckv specpc
+    specpv specreason speculative-rag speculative-streaming speculative-thinking
+    speculative-verdict specvlm srm stree syntax-aligned-medusa tlt vispec
     """.split()
 )
 

@@ -55,7 +55,7 @@ class Head:
     # redrafter)
     draft_vocab: int = 32_000
     norm_before_residual: bool = True  # add the attention's output to normed features (eagle3)
-    unroll: int = 3  # training steps on the head's own outputs (eagle3, hass, gto, chimera)
+    unroll: int = 3  # training steps on the head's own outputs (eagle3, hass, gto, chimera, coral)
     # weight of each further step relative to the previous one (eagle3, gto, p-eagle, medusa, s4c)
     decay: float = 0.8
     # width of the uniform noise on features, divided by length / 512 (eagle, hass and heads made from
@@ -66,15 +66,22 @@ class Head:
     # the latter loss: one of TOKEN_LOSSES (eagle, hass, eagle3, gto, chimera, dflash and heads made from
     # eagle's)
     token_loss: str = "soft_cross_entropy"
-    top_k: int = 10  # tokens of the top-k loss (hass)
-    # of the top-k loss; 0 leaves it out, as the authors do in the first 40 of their 50 epochs (hass)
+    top_k: int = 10  # tokens of the top-k loss (hass, coral)
+    # of the top-k loss; 0 leaves it out, as the authors do in the first 40 of their 50 epochs (hass, coral)
     top_k_weight: float = 1.0
     # number of learned draft tokens (medusa, redrafter, s4c, parallelspec, p-eagle), or MLPs (gumiho); by
     # default 4 for hydra, 3 for mlp-speculator and 7 for dflash
     num_heads: int = 5
-    # decoder layers (eagle, hass, fspad, p-eagle; by default 5 for dovetail, 2 for gumiho and dflash), or
-    # blocks of each head: by default 1 (medusa), 2 (redrafter) or 4 (hydra)
+    # decoder layers (eagle, hass, fspad, coral, p-eagle; by default 5 for dovetail, 2 for gumiho and dflash),
+    # or blocks of each head: by default 1 (medusa), 2 (redrafter) or 4 (hydra)
     num_layers: int = 1
+    # of the loss that gives a token alike features in all unrolled steps (coral), and its temperature
+    alignment_weight: float = 0.1
+    alignment_temperature: float = 0.07
+    # groups of the LM head's rows, among which a router chooses; 0: the head is trained, otherwise the router
+    # of the head that is given, which is not changed (coral)
+    groups: int = 0
+    active_groups: int = 2  # of these, the most frequent tokens included (coral)
     prefix: bool = True  # a decoder layer over the text before the heads, as in Hydra++ (hydra)
     inner_size: int = 0  # width of the state (mlp-speculator); 0: twice the target's
     tied: bool = False  # all steps share embedding, norm and LM head (mlp-speculator)
@@ -169,6 +176,9 @@ LEAST = {
     "trees.num_nodes": 1,
     "trees.weight": 0,
     "trees.clip": 0,
+    "head.groups": 0,
+    "head.active_groups": 1,
+    "head.alignment_weight": 0,
     "distillation.on_policy_tokens": 1,
     "distillation.num_layers": 1,
     "optimizer.warm_up": 0,
@@ -217,9 +227,8 @@ class Optimizer:
     # largest norm of the gradients, or with clip_by=value largest absolute value of each of their numbers
     clip: float = 0.5
     clip_by: str = "norm"  # norm or value; value by default of eagle, hass and heads made from eagle's
-    decay: str = (
-        "linear"  # of the rate: linear or cosine; cosine by default of medusa, hydra, chimera, jakiro
-    )
+    # of the rate: linear or cosine; cosine by default of medusa, hydra, chimera and jakiro
+    decay: str = "linear"
     last: float = 0.0  # last learning rate, relative to `rate`; 0.33 by default of hydra
 
 
@@ -265,6 +274,10 @@ class TrainConfig:
             raise ConfigError(f"optimizer.last is {self.optimizer.last}: it is a share, up to 1")
         if not 0 <= self.head.dropout < 1:
             raise ConfigError(f"head.dropout is {self.head.dropout}: it is a share below 1")
+        if self.head.alignment_temperature <= 0:
+            raise ConfigError(
+                f"head.alignment_temperature is {self.head.alignment_temperature}: it is above 0"
+            )
         if not 0 < self.distillation.beta < 1:
             raise ConfigError(f"distillation.beta is {self.distillation.beta}: it is between 0 and 1")
         if not 0 < self.distillation.size <= 1:

@@ -13,7 +13,7 @@ from outpace.models.heads.formats.files import HeadFileError
 from outpace.models.heads.formats.folder import kind_in, method_in
 from outpace.models.names import HEADS
 
-METHODS = ("eagle", "eagle2", "hass", "eagle3", "dovetail", "fspad", "gto")
+METHODS = ("eagle", "eagle2", "hass", "eagle3", "dovetail", "fspad", "gto", "coral")
 METHODS += ("kangaroo", "medusa", "hydra", "mlp-speculator", "redrafter", "s4c", "chimera")
 
 

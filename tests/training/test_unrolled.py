@@ -19,6 +19,7 @@ from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
 from outpace.models.eager.captures import OutputCapture
 from outpace.models.heads.chimera.head import untrained_chimera
+from outpace.models.heads.coral.head import untrained_coral
 from outpace.models.heads.dovetail.head import untrained_dovetail
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.eagle.head import untrained_eagle
@@ -41,6 +42,7 @@ VOCAB, LENGTH, STEPS = 8, 18, 4
 OBJECTIVES: Any = {name: cast(Any, named(name)).objective for name in ("eagle", "hass", "eagle3")}
 HEADS = {
     "chimera": untrained_chimera,
+    "coral": untrained_coral,
     "dovetail": untrained_dovetail,
     "eagle": untrained_eagle,
     "eagle of two layers": partial(untrained_eagle, num_layers=2),

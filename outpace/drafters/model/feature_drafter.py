@@ -244,12 +244,13 @@ class FeatureReader(DraftReader):
             gap, features = self._inputs(tree)
             slots = self._ctx.slots
             scores = opened.model.score(tree, slots, self.cache, opened.state, gap=gap, features=features)
-        assert scores.logits is not None
-        self.hidden = scores.hidden
-        self._states.append(self.hidden[opened.head.state_layer])
+            assert scores.logits is not None
+            self.hidden = scores.hidden
+            self._states.append(self.hidden[opened.head.state_layer])
+            logits, ids = opened.head.draft_logits(scores.logits)
         self.forwards += 1
-        self.logits = [scores.logits]
-        return scores.first, scores.logits, opened.head.draft_ids
+        self.logits = [logits]
+        return scores.first, logits, ids
 
     def _inputs(self, tree: TokenTree) -> tuple[list[Tensor] | None, list[Tensor]]:
         """Per row the committed tokens that the head reads with the root, and the features of its tokens."""
@@ -266,6 +267,8 @@ class FeatureReader(DraftReader):
     def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:
         """Implementation of drafters.model.grow.ReadChain."""
         drafter, ctx, opened = self._drafter, self._ctx, self._drafter.opened
+        if opened.head.logits_follow:  # between two forwards of the chain
+            return None
         ids = opened.head.draft_ids
 
         def choose_of(logits: Tensor) -> int:

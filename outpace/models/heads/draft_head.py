@@ -82,6 +82,11 @@ class DraftHead(PreTrainedModel):
         parameters = self.named_parameters()
         return {name: parameter for name, parameter in parameters if not name.startswith(self.from_target)}
 
+    @property
+    def logits_follow(self) -> bool:
+        """Whether forwards return the LM head's input in place of logits, for `draft_logits`."""
+        return False
+
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
 
@@ -144,7 +149,12 @@ class DraftHead(PreTrainedModel):
         )
         states = self.states(embedded, given, position_ids, mask, cache)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        return CausalLMOutputWithPast(logits=self.lm_head(self.norm(states)[:, kept]))
+        normed = self.norm(states)[:, kept]
+        return CausalLMOutputWithPast(logits=normed if self.logits_follow else self.lm_head(normed))
+
+    def draft_logits(self, outputs: Tensor) -> tuple[Tensor, Tensor | None]:  # (N, ...) -> (N, K), (K,)
+        """The logits from what a forward returned as such, and the token of each; None: all V tokens."""
+        return outputs, self.draft_ids
 
     def states(
         self,

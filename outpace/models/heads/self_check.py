@@ -157,9 +157,10 @@ def _agreement(
     )
 
 
-def _tokens(head: DraftHead, logits: Tensor) -> Tensor:  # (N, K) -> (N,)
+def _tokens(head: DraftHead, logits: Tensor) -> Tensor:  # (N, ...) -> (N,)
+    logits, ids = head.draft_logits(logits)
     best = logits.argmax(-1)
-    return (best if head.draft_ids is None else head.draft_ids[best]).cpu()
+    return (best if ids is None else ids[best]).cpu()
 
 
 def _changed(head: DraftHead, **attributes: Any) -> DraftHead:

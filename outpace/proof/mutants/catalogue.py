@@ -69,6 +69,7 @@ from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithRep
 from outpace.proof.mutants.position_heads import beams, ranks_claimed
 from outpace.proof.mutants.prediction import Overwritten, PredictionSubstituted
 from outpace.proof.mutants.retrieval import retrieved
+from outpace.proof.mutants.routed_head import chains_of_router
 from outpace.proof.mutants.sampling_history import histories
 from outpace.proof.mutants.siblings import (
     CountedOnce,
@@ -383,6 +384,7 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
             "kept tokens: columns in another order than their ids",
             lambda: Parts(target, OtherOrder(draft), Rejection(), chain),
         ),
+        Mutant("router: q not normalised over its groups", lambda: chains_of_router(target)),
         Mutant(
             "ids beyond the target's cut after drawing",
             lambda: Parts(target, CutAfterDrawing(target.vocab), Rejection(), chain),

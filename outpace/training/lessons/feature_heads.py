@@ -5,7 +5,7 @@ Letters: R texts, C and M columns (see training.lessons.lesson), K draft vocabul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +53,16 @@ class Objective:
     # the head's outputs at the steps: on its own outputs, in masks (training.packed), or in the last ones by
     # its tail (training.with_tail)
     run: Callable[..., Iterator[UnrolledStep]] = unrolled
+    # what is added for all steps together; None: nothing
+    across: Callable[[Sequence[ByToken], Head], Tensor] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ByToken:
+    """A step's features by the tokens whose hidden states they stand for, whatever the step."""
+
+    features: Tensor  # (R, T, F)
+    is_known: Tensor  # (R, T) bool
 
 
 def features_and_tokens(one: Compared, settings: Head) -> Tensor:
@@ -66,6 +76,20 @@ EAGLE = Objective(
     detached=False,
     noise=True,
     loss=features_and_tokens,
+    weight=lambda step, settings: 1.0,
+)
+
+
+def _features_tokens_and_best(one: Compared, settings: Head) -> Tensor:
+    top = losses.top_k_cross_entropy(one.logits, one.target_logits, one.mask, k=settings.top_k)
+    return features_and_tokens(one, settings) + settings.top_k_weight * top
+
+
+HASS = Objective(  # Zhang et al. 2025
+    num_steps=lambda settings: settings.unroll,
+    detached=True,
+    noise=True,
+    loss=_features_tokens_and_best,
     weight=lambda step, settings: 1.0,
 )
 
@@ -87,7 +111,7 @@ class FeatureHeadLesson(DrafterLesson):
         if objective.noise and settings.noise:
             uniform = torch.rand(features.shape, generator=noise).to(features) - 0.5
             features = features + uniform * (settings.noise * 512 / batch.tokens.shape[1])
-        total = features.new_zeros(())
+        total, by_token = features.new_zeros(()), list[ByToken]()
         columns = self.columns(batch)
         for each in objective.run(
             self.head, batch.tokens, features, columns, self.num_steps, detached=objective.detached
@@ -97,7 +121,9 @@ class FeatureHeadLesson(DrafterLesson):
             true = self.at_columns(following(batch.hidden[-1], 1 + each.step), batch).to(logits)
             compared = Compared(logits, target_logits, mass, each.features, true, mask)
             total = total + objective.weight(each.step, settings) * objective.loss(compared, settings)
-        return total
+            if objective.across is not None:
+                by_token.append(_by_token(each, columns, mask))
+        return total if objective.across is None else total + objective.across(by_token, settings)
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
         columns = self.columns(batch)
@@ -129,3 +155,16 @@ def features_of(head: DraftHead, batch: Batch) -> Tensor:  # (R, C, F)
         tokens = batch.tokens
         fused = head.with_tokens(fused, tokens, torch.cat((tokens[:, :1], tokens[:, :-1]), 1))
     return fused[:, :-1]
+
+
+def _by_token(outputs: UnrolledStep, columns: Tensor, mask: Tensor) -> ByToken:  # (R, C) and (M,) bool
+    """The features of one step where the token after them is learned: column t of step s has that of token
+    t + 1 + s."""
+    rows, at = (index[mask] for index in columns.nonzero(as_tuple=True))
+    place = rows, at + 1 + outputs.step
+    size = columns.shape[0], columns.shape[1] + 1
+    features = outputs.features.new_zeros(*size, outputs.features.shape[1])
+    known = torch.zeros(size, dtype=torch.bool, device=columns.device)
+    return ByToken(
+        features.index_put(place, outputs.features[mask]), known.index_put(place, torch.ones_like(mask[mask]))
+    )

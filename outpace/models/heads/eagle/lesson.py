@@ -8,21 +8,15 @@ from outpace.models.heads.draft_head import DraftHead, head_config
 from outpace.models.heads.eagle.head import EagleHead
 from outpace.models.heads.eagle.kind import KIND
 from outpace.models.hf.target import HFTarget
-from outpace.training import losses
-from outpace.training.config import Head, Optimizer, TrainConfig
+from outpace.training.config import Optimizer, TrainConfig
 from outpace.training.head_methods import FeatureHeadMethod, begun, of_kind
-from outpace.training.lessons.feature_heads import EAGLE, Compared, Objective, features_and_tokens
+from outpace.training.lessons.feature_heads import EAGLE, HASS
 
 
 def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead:
     layers = head_config(target, target.vocab, config.head.num_layers)
     head = EagleHead(layers, target.embed, target.head, bias=False)
     return begun(head, (head.fc, head.layers), target, config.seed)
-
-
-def _hass(one: Compared, settings: Head) -> Tensor:
-    top = losses.top_k_cross_entropy(one.logits, one.target_logits, one.mask, k=settings.top_k)
-    return features_and_tokens(one, settings) + settings.top_k_weight * top
 
 
 METHODS = (
@@ -39,13 +33,7 @@ METHODS = (
         paper="2408.15766",
         head=KIND.method,
         new=_new,
-        objective=Objective(
-            num_steps=lambda settings: settings.unroll,
-            detached=True,
-            noise=True,
-            loss=_hass,
-            weight=lambda step, settings: 1.0,
-        ),
+        objective=HASS,
         optimizer=Optimizer(clip_by="value"),
         others=("eagle2",),
     ),

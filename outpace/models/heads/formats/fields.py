@@ -48,7 +48,7 @@ KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
         f"a whole number from 0 to {LARGEST}",
         _whole,
-        "num_hidden_layers num_draft_layers inner_dim mask_token_id",
+        "num_hidden_layers num_draft_layers inner_dim mask_token_id num_groups num_active_groups",
     ),
     ("a number above 0", _number, "rms_norm_eps rope_theta logit_scale factor partial_rotary_factor"),
     (
