@@ -129,7 +129,7 @@ def test_trees_of_training_are_those_of_decoding_and_scored_by_plain_forwards(st
 def test_rewards_rise_with_the_mean_number_of_accepted_tokens() -> None:
     """At temperature 1 that number is the sum over all nodes of the probability that they are reached."""
     lesson, rewards, expected = lesson_of(), list[Tensor](), list[float]()
-    for first in range(VOCAB):
+    for first in range(0, VOCAB, 3):
         found = trees_of(lesson, batch_of(lesson, text(first, 5)), list(range(1, LENGTH - 4)))
         forest, reached = found.tree.forest, [1.0] * len(found.tree)
         sums = [0.0] * forest.num_rows

@@ -29,15 +29,15 @@ class TrigramEncoder(nn.Module):
         return self.linear(self.block(embedded))
 
 
-class Part(nn.Linear):
-    """A linear map of one half of its input."""
+class OfHalf(nn.Linear):
+    """A linear map of the first or the second half of its input."""
 
-    def __init__(self, replaced: nn.Linear, half: int) -> None:
+    def __init__(self, replaced: nn.Linear, place: int) -> None:
         super().__init__(replaced.in_features, replaced.out_features, bias=replaced.bias is not None)
-        self.which = half
+        self.place = place  # 0 or 1
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input.chunk(2, -1)[self.which])
+        return super().forward(input.chunk(2, -1)[self.place])
 
 
 class FullContextLayer(LlamaDecoderLayer):
@@ -47,8 +47,8 @@ class FullContextLayer(LlamaDecoderLayer):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config, 0)
         attention: Any = self.self_attn
-        for name, half in (("q_proj", 0), ("k_proj", 1), ("v_proj", 1)):
-            setattr(attention, name, Part(getattr(attention, name), half))
+        for name, place in (("q_proj", 0), ("k_proj", 1), ("v_proj", 1)):
+            setattr(attention, name, OfHalf(getattr(attention, name), place))
 
     def forward(  # (R, N, D), (R, N, D), (R, N, 3D) -> (R, N, 4D)
         self, hidden_states: Tensor, *, context: Tensor, carried: Tensor, **attention: Any
