@@ -23,7 +23,7 @@ from outpace.training import losses
 from outpace.training.config import ConfigError, Head, Optimizer, TrainConfig
 from outpace.training.features import Batch
 from outpace.training.head_methods import FeatureHeadMethod, begun, learning_head, of_kind
-from outpace.training.lessons.feature_heads import HASS, ByToken, FeatureHeadLesson
+from outpace.training.lessons.feature_heads import HASS, ByToken, FeatureHeadLesson, features_of
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.method import NOTHING, Beside
 from outpace.training.texts import Example
@@ -88,12 +88,12 @@ class RouterLesson(FeatureHeadLesson):
         group_of = torch.empty_like(self.head.token_order)
         for index, group in enumerate(self.head.groups):
             group_of[group] = index
-        return self._logits(states).masked_fill(~active[:, group_of], float("-inf"))
+        return self.head.lm_head(self.head.norm(states)).masked_fill(~active[:, group_of], float("-inf"))
 
     @torch.no_grad()
     def _states(self, batch: Batch, num_steps: int) -> list[Tensor]:
         columns = self.columns(batch)
-        steps = unrolled(self.head, batch.tokens, self._features(batch), columns, num_steps)
+        steps = unrolled(self.head, batch.tokens, features_of(self.head, batch), columns, num_steps)
         return [outputs.states for outputs in steps]
 
 
