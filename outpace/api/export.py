@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from outpace.api.engines import ENGINES, NUM_TOKENS, TRANSFORMERS
 from outpace.api.model import Model, load
 from outpace.api.opener import check_same_tokens
+from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.formats.files import CONFIG, HeadFileError
 from outpace.models.heads.formats.folder import kind_in, load_head, save_head
 from outpace.models.heads.kinds import HeadKind
@@ -89,8 +90,10 @@ def _export_head(kind: HeadKind, source: Path, engine: str, target: Model, folde
         parameter.data = parameter.data.to(dtype)
     layout = None if support is None else support.layout
     save_head(head, folder, target.target, layout=layout, name=resolve(target.name))
-    longest = head.max_depth if isinstance(head, PositionHead) else None
     name = kind.method if support is None else support.name
+    if isinstance(head, DraftHead) and head.two_way:
+        return _command(engine, target, name, folder, head.num_masks or 1)  # blocks are filled as a whole
+    longest = head.max_depth if isinstance(head, PositionHead) else None
     return _command(engine, target, name, folder, min(NUM_TOKENS, longest or NUM_TOKENS))
 
 

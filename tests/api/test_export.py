@@ -24,7 +24,7 @@ from outpace.models.heads.kinds import head_kind, head_kinds
 from outpace.models.heads.medusa.head import MedusaHead
 from outpace.models.heads.position_head import random_parameters
 
-RUNS = {"vllm": {"eagle", "eagle3", "medusa"}, "sglang": {"eagle", "eagle3"}}
+RUNS = {"vllm": {"dflash", "eagle", "eagle3", "medusa"}, "sglang": {"dflash", "eagle", "eagle3"}}
 TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
@@ -61,10 +61,13 @@ def test_a_head_is_written_for_an_engine_or_refused(
     if engine == "vllm":
         *_, config = shlex.split(command)
         name = json.loads(config)["method"]
-        assert name == method and json.loads(config)["num_speculative_tokens"] <= 5
+        assert name == method
+        count = json.loads(config)["num_speculative_tokens"]
+        assert count == head.num_masks if method == "dflash" else count <= 5
     if engine == "sglang":
         config = json.loads((tmp_path / "out" / "config.json").read_text())
-        assert config["architectures"][0] in ("LlamaForCausalLMEagle", "LlamaForCausalLMEagle3")
+        known = ("DFlashDraftModel", "LlamaForCausalLMEagle", "LlamaForCausalLMEagle3")
+        assert config["architectures"][0] in known
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -7,7 +7,7 @@ from typing import NewType
 from outpace.models.heads.dflash import speculators, zlab
 from outpace.models.heads.dflash.head import untrained_dflash
 from outpace.models.heads.head_model import HeadModel
-from outpace.models.heads.kinds import HeadKind, Layout
+from outpace.models.heads.kinds import EngineSupport, HeadKind, Layout
 
 DFlashModel = NewType("DFlashModel", HeadModel)  # annotation of recipe options
 
@@ -21,4 +21,5 @@ KIND = HeadKind(
     },
     untrained_dflash,
     (DFlashModel,),
+    engines={"vllm": EngineSupport("dflash", "speculators"), "sglang": EngineSupport("DFLASH", "z-lab")},
 )

@@ -7,7 +7,9 @@ The paper learns the text's tokens; here, as for other heads, it is the target's
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +81,10 @@ class BlockHeadMethod(HeadMethod):
         self, drafter: DraftHead, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING
     ) -> Lesson:
         return BlockLesson(drafter, learning_head(drafter, target), config.head)
+
+    def in_vllm(self, config: Mapping[str, Any]) -> tuple[str, int] | None:
+        found = super().in_vllm(config)
+        return found and (found[0], config["head"]["num_heads"])
 
 
 def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead:
