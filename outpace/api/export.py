@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from outpace.api.engines import ENGINES, NUM_TOKENS, TRANSFORMERS
+from outpace.api.engines import ENGINES, NUM_TOKENS, TRANSFORMERS, Drafting
 from outpace.api.model import Model, load
 from outpace.api.opener import check_same_tokens
 from outpace.models.heads.draft_head import DraftHead
@@ -55,7 +55,8 @@ def export(drafter: str, *, engine: str, target: Model, output: str | Path) -> s
     share_weights(folder)
     if target.tokenizer is not None:
         target.tokenizer.save_pretrained(folder)
-    return _command(engine, target, ENGINES[engine].draft_model, folder, NUM_TOKENS)
+    drafting = Drafting(ENGINES[engine].draft_model, NUM_TOKENS)
+    return ENGINES[engine].command(target.name, str(folder), drafting)
 
 
 def _kind_of(folder: Path) -> HeadKind | None:
@@ -91,14 +92,12 @@ def _export_head(kind: HeadKind, source: Path, engine: str, target: Model, folde
     layout = None if support is None else support.layout
     save_head(head, folder, target.target, layout=layout, name=resolve(target.name))
     name = kind.method if support is None else support.name
-    if isinstance(head, DraftHead) and head.two_way:
-        return _command(engine, target, name, folder, head.num_masks or 1)  # blocks are filled as a whole
     longest = head.max_depth if isinstance(head, PositionHead) else None
-    return _command(engine, target, name, folder, min(NUM_TOKENS, longest or NUM_TOKENS))
-
-
-def _command(engine: str, target: Model, method: str, folder: Path, num_tokens: int) -> str:
-    return ENGINES[engine].command(target.name, method, str(folder), num_tokens)
+    num_tokens = min(NUM_TOKENS, longest or NUM_TOKENS)
+    if isinstance(head, DraftHead) and head.two_way:
+        num_tokens = head.num_masks or 1  # blocks are filled as a whole
+    drafting = Drafting(name, num_tokens, {} if support is None else support.options)
+    return ENGINES[engine].command(target.name, str(folder), drafting)
 
 
 def _dtype_of(parameters: Iterable[Tensor]) -> torch.dtype:

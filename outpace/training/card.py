@@ -142,5 +142,5 @@ def _use(name: str, facts: Mapping[str, Any]) -> str:
     commands = [f'outpace generate "..." {use}' for use in method.uses(name, target, _start(facts))]
     served = method.in_vllm(facts["config"])
     if served is not None and not target.startswith(ZOO):
-        commands.append(ENGINES["vllm"].command(target, served[0], name, served[1]))
+        commands.append(ENGINES["vllm"].command(target, name, served))
     return "```bash\n" + "\n".join(commands) + "\n```"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import nn
 from transformers import PreTrainedModel
 
-from outpace.api.engines import ENGINES, NUM_TOKENS
+from outpace.api.engines import ENGINES, NUM_TOKENS, Drafting
 from outpace.api.model import Model
 from outpace.models.hf.target import HFTarget
 from outpace.models.mask_token import KEY
@@ -62,8 +62,8 @@ class DraftMethod(TrainingMethod):
     def uses(self, folder: str, target: str, start: str | None) -> list[str]:
         return [f"--target {target} --method speculative-sampling --draft {folder}"]
 
-    def in_vllm(self, config: Mapping[str, Any]) -> tuple[str, int] | None:
-        return ENGINES["vllm"].draft_model, NUM_TOKENS
+    def in_vllm(self, config: Mapping[str, Any]) -> Drafting | None:
+        return Drafting(ENGINES["vllm"].draft_model, NUM_TOKENS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +109,8 @@ class MaskMethod(DraftMethod):
     def uses(self, folder: str, target: str, start: str | None) -> list[str]:
         return [f"--target {target} --method {self.name} --draft {folder}"]
 
-    def in_vllm(self, config: Mapping[str, Any]) -> None:
-        """None: the command that is printed would lack vLLM's option for it."""
+    def in_vllm(self, config: Mapping[str, Any]) -> Drafting | None:
+        return Drafting(ENGINES["vllm"].draft_model, NUM_TOKENS, {"parallel_drafting": True})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from outpace.api.engines import NUM_TOKENS
+from outpace.api.engines import NUM_TOKENS, Drafting
 from outpace.api.model import Model
 from outpace.models.heads.draft_head import DraftHead, random_weights
 from outpace.models.heads.formats.folder import load_head, method_in, save_head
@@ -73,9 +73,9 @@ class HeadMethod(TrainingMethod):
         methods = (self.name, *self.others)
         return [f"--target {target} --method {method} --head {folder}" for method in methods]
 
-    def in_vllm(self, config: Mapping[str, Any]) -> tuple[str, int] | None:
+    def in_vllm(self, config: Mapping[str, Any]) -> Drafting | None:
         support = head_kind(self.head).engines.get("vllm")
-        return None if support is None else (support.name, NUM_TOKENS)
+        return None if support is None else Drafting(support.name, NUM_TOKENS, support.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,11 +114,11 @@ class PositionHeadMethod(HeadMethod):
     def weights_read(self, config: Mapping[str, Any]) -> float:
         return 1 / config["head"]["num_heads"] if self.head_per_position else 1.0
 
-    def in_vllm(self, config: Mapping[str, Any]) -> tuple[str, int] | None:
+    def in_vllm(self, config: Mapping[str, Any]) -> Drafting | None:
         found = super().in_vllm(config)
         if found is None or config["head"]["draft_vocab"]:
             return None
-        return found[0], min(found[1], config["head"]["num_heads"])
+        return replace(found, num_tokens=min(found.num_tokens, config["head"]["num_heads"]))
 
 
 def of_kind(kind: HeadKind) -> dict[str, Any]:

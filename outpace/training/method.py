@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from outpace.api.engines import Drafting
 from outpace.api.model import Model
 from outpace.models.hf.target import HFTarget
 from outpace.training.config import ConfigError, TrainConfig
@@ -123,9 +124,8 @@ class TrainingMethod:
         """Arguments of `outpace generate` that use the drafter in the folder."""
         raise NotImplementedError
 
-    def in_vllm(self, config: Mapping[str, Any]) -> tuple[str, int] | None:
-        """vLLM's name for drafting with what a run with these settings trained, and the number of draft
-        tokens in a command; None: vLLM does not load it."""
+    def in_vllm(self, config: Mapping[str, Any]) -> Drafting | None:
+        """How vLLM drafts with what a run with these settings trained; None: vLLM does not load it."""
         return None
 
 

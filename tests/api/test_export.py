@@ -24,7 +24,7 @@ from outpace.models.heads.kinds import head_kind, head_kinds
 from outpace.models.heads.medusa.head import MedusaHead
 from outpace.models.heads.position_head import random_parameters
 
-RUNS = {"vllm": {"dflash", "eagle", "eagle3", "medusa"}, "sglang": {"dflash", "eagle", "eagle3"}}
+RUNS = {"vllm": {"dflash", "eagle", "eagle3", "medusa", "p-eagle"}, "sglang": {"dflash", "eagle", "eagle3"}}
 TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
@@ -61,7 +61,8 @@ def test_a_head_is_written_for_an_engine_or_refused(
     if engine == "vllm":
         *_, config = shlex.split(command)
         name = json.loads(config)["method"]
-        assert name == method
+        assert name == {"p-eagle": "eagle3"}.get(method, method)
+        assert json.loads(config).get("parallel_drafting", False) == (method == "p-eagle")
         count = json.loads(config)["num_speculative_tokens"]
         assert count == head.num_masks if method == "dflash" else count <= 5
     if engine == "sglang":

@@ -45,6 +45,9 @@ class EngineSupport:
     layout: str  # the layout that it reads
     # why it does not run this head, with what to do instead; None if it does
     refuses: Callable[[Any], str | None] = lambda head: None
+    options: Mapping[str, Any] = field(
+        default_factory=dict[str, Any]
+    )  # further ones, in vLLM's configuration
 
 
 @dataclass(frozen=True)

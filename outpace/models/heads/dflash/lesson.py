@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from outpace.api.engines import Drafting
 from outpace.models.heads.dflash.head import (
     BLOCK_SIZE,
     NUM_LAYERS,
@@ -82,9 +83,9 @@ class BlockHeadMethod(HeadMethod):
     ) -> Lesson:
         return BlockLesson(drafter, learning_head(drafter, target), config.head)
 
-    def in_vllm(self, config: Mapping[str, Any]) -> tuple[str, int] | None:
+    def in_vllm(self, config: Mapping[str, Any]) -> Drafting | None:
         found = super().in_vllm(config)
-        return found and (found[0], config["head"]["num_heads"])
+        return found and replace(found, num_tokens=config["head"]["num_heads"])
 
 
 def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead:

@@ -21,5 +21,7 @@ KIND = HeadKind(
     },
     untrained_p_eagle,
     (PEagleModel,),
-    engines={"vllm": EngineSupport("eagle3", "speculators", files.refused_by_vllm)},
+    engines={
+        "vllm": EngineSupport("eagle3", "speculators", files.refused_by_vllm, {"parallel_drafting": True})
+    },
 )
