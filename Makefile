@@ -19,7 +19,7 @@ PYTEST = $(SHARED_CPUS) $(BIN)/python -m pytest -q --durations=15 -n $(WORKERS) 
 CODE := outpace benchmarks zoo_training tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo serve-demo test test-slow test-vllm test-clients test-all check lint spelling types layers format proofs bench-smoke bench-compiled bench-cpu docs wheel gpu-check clean
+.PHONY: help install demo serve-demo test test-slow test-programs test-vllm test-clients test-all check lint spelling types layers format proofs bench-smoke bench-compiled bench-cpu docs wheel gpu-check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1|/' | awk -F'|' '{printf "%-20s %s\n", $$1, $$2}'
@@ -52,9 +52,12 @@ test: $(VENV)/.installed-dev  ## fast tests and one method of every family prove
 	$(PYTEST) -m "not slow" tests
 
 test-slow: $(VENV)/.installed-dev  ## the tests marked slow: all settings, compiled models, the commands of the docs
-	$(PYTEST) -m slow tests
+	$(PYTEST) -m "slow and not programs" tests
 
-test-all: test test-slow  ## both tiers
+test-programs: $(VENV)/.installed-dev  ## programs of benchmarks/ as a whole, on few prompts
+	$(PYTEST) -m programs tests
+
+test-all: test test-slow test-programs  ## all of these
 
 # vLLM pins versions of its own, so it has an environment of its own, and outpace is put into it without changing them:
 # scipy is all that it lacks. Text models need none of torchaudio, torchvision and torchcodec, of which indexes of

@@ -33,7 +33,7 @@ from outpace.proof.per_row_drafter import row_by_row
 from outpace.recipes import find
 from outpace.recipes._option_kinds import kind_of, kinds_in
 from outpace.verifiers.match import Match
-from tests.tiers import of_families, only
+from tests.tiers import of_families, only, with_parts_of_their_own
 
 TEXTS = (
     "class",
@@ -234,7 +234,7 @@ def test_every_recipe_gives_plain_greedy_text(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(find()))
+@pytest.mark.parametrize("name", with_parts_of_their_own(sorted(find())))
 def test_a_row_alone_generates_the_same_as_in_a_ragged_batch(name: str) -> None:
     # a length of drafts that follows other rows, or measured times, changes which random choices are made
     build, rows = controllers_by_row(built(name)), [prompts()[0], prompts()[-1]]

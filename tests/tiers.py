@@ -47,3 +47,24 @@ def of_families(names: Iterable[str]) -> list[Any]:
     """The methods, of which those that stand for a family are not marked slow."""
     given = list(names)
     return only([name for name in OF_FAMILIES if name in given], given)
+
+
+# methods with the parts of another one, which differ from it in the head's network or training alone: tests
+# of parts on whole models run for the other one, proofs on tables and tests of the heads for all
+PARTS_OF = {
+    "coral": "eagle2",
+    "dovetail": "eagle2",
+    "fspad": "eagle2",
+    "gto": "eagle3",
+    "gumiho": "jakiro",
+    "hass": "eagle",
+    "mlp-speculator": "medusa",
+    "p-eagle": "parallelspec",
+    "redrafter": "medusa",
+    "s4c": "hydra",
+}
+
+
+def with_parts_of_their_own(names: Iterable[str]) -> list[str]:
+    """The methods that are not in `PARTS_OF`."""
+    return [name for name in names if name not in PARTS_OF]

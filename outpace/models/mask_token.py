@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from outpace.core.contracts import Target
@@ -10,12 +11,15 @@ KEY = "pard_token"  # in `config.json`, as in the published models of PARD
 
 
 def mask_token(draft: Target) -> int:
-    """The mask in a draft model's configuration. ValueError if it names none."""
+    """The mask in a draft model's configuration. If it names none, which a warning says, the last token of
+    its vocabulary."""
     config: Any = getattr(getattr(draft, "model", None), "config", None)
     token = getattr(config, KEY, None)
     if token is None:
-        raise ValueError(
-            f"the draft model's config.json has no {KEY}, the token that stands for tokens to draft: train "
-            "the model with `outpace train pard`, give the option mask, or use speculative-sampling"
+        warnings.warn(
+            f"the draft model's config.json has no {KEY}, so few of its drafts may be accepted: train it "
+            "with `outpace train pard`, or use speculative-sampling",
+            stacklevel=2,
         )
+        return draft.vocab - 1
     return int(token)

@@ -51,6 +51,7 @@ def test_an_unknown_revision_is_refused() -> None:
     assert result.exit_code == 2 and "no-such-revision cannot be checked out" in result.output
 
 
+@pytest.mark.programs
 @pytest.mark.slow
 def test_two_processes_decode_in_turns(tmp_path: Path) -> None:
     file = tmp_path / "ratios.json"

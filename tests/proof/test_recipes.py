@@ -14,7 +14,7 @@ from outpace.proof.mutants.transformers_path import transformers_mutants
 from outpace.proof.option_values import THRESHOLD, choices
 from outpace.proof.suite import CAUGHT, PLANS, exact_limit, mistakes, prove, prove_default
 from outpace.recipes import entries, find, get, names
-from tests.tiers import OF_FAMILIES, of_families
+from tests.tiers import OF_FAMILIES, PARTS_OF, of_families, with_parts_of_their_own
 
 
 @cache
@@ -68,8 +68,13 @@ MORE = {"duodecoding": 800, "pearl": 1500, "specbranch": 1500}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", PLANNED)
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "table") for name in names()),
+        *((name, "transformers") for name in with_parts_of_their_own(names())),
+    ],
+)
 def test_the_distribution_is_the_promised_one_with_every_option(name: str, kind: str) -> None:
     plan = PLANNED[kind]
     plan = replace(plan, most=LONGER.get(name, plan.most), more=MORE.get(name, plan.more))
@@ -94,6 +99,10 @@ def test_proofs_of_adaptive_trees_have_trees_of_adaptive_sizes(name: str) -> Non
     plan = replace(PLANS["table"], most=200, most_varied=50)
     proofs = [each for each in prove(get(name), models("table"), plan) if each.options.get("adaptive")]
     assert proofs and all(proof.holds and not proof.same_as_default for proof in proofs)
+
+
+def test_methods_with_the_parts_of_others_are_known_and_the_others_are_tested() -> None:
+    assert {*PARTS_OF} <= {*names()} and {*PARTS_OF.values()} <= {*with_parts_of_their_own(names())}
 
 
 def test_every_family_has_a_method_in_the_quick_tier() -> None:

@@ -11,6 +11,7 @@ import typer
 from benchmarks import serving
 
 
+@pytest.mark.programs
 @pytest.mark.slow
 def test_adaptive_drafts_are_compared_with_none(tmp_path: Path) -> None:
     file = tmp_path / "serving.json"

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from outpace.core.context import Context
 from outpace.core.contracts import Choose, Ends, Plan
+from outpace.core.device_copies import indices
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.feature_drafter import FeatureDrafter, FeatureReader
 from outpace.drafters.model.look_ahead import LookAhead
-from outpace.drafters.model.masks import at_masks, with_masks
+from outpace.drafters.model.masks import with_masks
 
 
 class MaskReader(FeatureReader):
@@ -32,6 +33,7 @@ class MaskReader(FeatureReader):
     def __init__(self, drafter: FeatureDrafter, ctx: Context, plan: Plan, *, levels: int) -> None:
         super().__init__(drafter, ctx, plan)
         self._levels, self._two_way = levels, drafter.opened.head.two_way
+        self._depths = plan.depth
         depth = levels if self._two_way else max(plan.depth, default=0)
         ahead = [min(levels, depth - above) for above in range(0, depth, levels)]
         self._look_ahead = LookAhead(self._read_ahead, ahead)
@@ -54,17 +56,27 @@ class MaskReader(FeatureReader):
         opened, slots = self._drafter.opened, self._ctx.slots
         lag = opened.head.feature_lag
         ids, feature = opened.head.mask_inputs(levels if self._two_way else levels - 1)
-        masked = with_masks(tree, anchors, ids.cpu())
+        masked, nodes = with_masks(tree, anchors, ids.cpu(), self._counts(tree, anchors))
         with self.timed():
             self.cache.discard()
             missing = [self._drafter.missing(self._ctx, row) for row in range(len(slots))]
             features = [
-                torch.cat((known, feature.to(known).expand(len(nodes) - lag, -1)))
-                for (_, known), nodes in zip(missing, masked.forest.nodes, strict=True)
+                torch.cat((known, feature.to(known).expand(len(of_row) - lag, -1)))
+                for (_, known), of_row in zip(missing, masked.forest.nodes, strict=True)
             ]
             gap = [tokens for tokens, _ in missing]
             scores = opened.model.score(masked, slots, self.cache, gap=gap, features=features)
         assert scores.logits is not None
         self.forwards += 1
         self.logits = [scores.logits]
-        return at_masks(scores.logits, tree, anchors, levels, with_anchors=not self._two_way)
+        logits = scores.logits[indices(nodes, scores.logits.device)]
+        # a mask of a two-way block has the logits of its own place, and the block's first token has none
+        return logits.view(len(anchors), 1 + len(ids), -1)[:, int(self._two_way) :]
+
+    def _counts(self, tree: TokenTree, anchors: Sequence[int]) -> list[int] | None:
+        """The number of masks that each anchor may have: no draft ends behind them, and the head's positions
+        may. None: any number, as two-way blocks are read as a whole."""
+        if self._two_way:
+            return None
+        depths, rows = tree.forest.depths, tree.forest.rows
+        return [max(0, self._depths[rows[anchor]] - depths[anchor] - 1) for anchor in anchors]

@@ -27,31 +27,30 @@ def in_masks(ctx: Context, plan: Plan, read: Read, *, growth: Growth, mask: int)
         return TokenTree.roots(ctx.roots)
 
     def read_ahead(tree: TokenTree, anchors: Sequence[int], levels: int) -> Tensor:  # (A, k, K)
-        masked = with_masks(tree, anchors, torch.full((levels - 1,), mask))
+        # no masks beyond a row's draft: the model may not read positions so far behind the text
+        counts = [max(0, plan.depth[tree.forest.rows[anchor]] - 1) for anchor in anchors]
+        masked, nodes = with_masks(tree, anchors, torch.full((levels - 1,), mask), counts)
         _, logits = read(masked)
-        return at_masks(logits, tree, anchors, levels, with_anchors=True)
+        return logits[indices(nodes, logits.device)].view(len(anchors), levels, -1)
 
     return growth(ctx, plan, LookAhead(read_ahead, (levels,)))
 
 
-def with_masks(tree: TokenTree, anchors: Sequence[int], ids: Tensor) -> TokenTree:  # (masks,)
-    """The tree with a chain of these mask tokens below each anchor, whose nodes follow level by level."""
-    first, count = len(tree), len(anchors)
-    above = [*anchors, *range(first, first + count * len(ids))][: count * len(ids)]
-    forest = Forest.of([*tree.forest.parents, *above], tree.forest.num_rows)
-    return TokenTree(torch.cat((tree.tokens.cpu(), ids.repeat_interleave(count))), forest)
-
-
-def at_masks(
-    logits: Tensor, tree: TokenTree, anchors: Sequence[int], levels: int, *, with_anchors: bool
-) -> Tensor:  # (A, k, K)
-    """From the logits of all nodes of `with_masks(tree, ...)`, those of the tokens behind each anchor: at its
-    masks alone, or first at the anchor itself."""
-    first, count = len(tree), len(anchors)
-    end = first + count * (levels - with_anchors)
-    wanted = [
-        node
-        for number, anchor in enumerate(anchors)
-        for node in (*[anchor] * with_anchors, *range(first + number, end, count))
-    ]
-    return logits[indices(wanted, logits.device)].view(count, levels, -1)
+def with_masks(
+    tree: TokenTree, anchors: Sequence[int], ids: Tensor, counts: Sequence[int] | None = None
+) -> tuple[TokenTree, list[int]]:  # (masks,), (A,) -> the tree, (A × (1 + masks),)
+    """The tree with a chain of these mask tokens below each anchor, of at most `counts` of them; and for each
+    anchor itself and its masks: in place of those that it lacks, its last one. New nodes follow level by
+    level."""
+    parents, tokens = list(tree.forest.parents), [tree.tokens.cpu()]
+    nodes = [[anchor] for anchor in anchors]
+    for level in range(len(ids)):
+        for number, of_anchor in enumerate(nodes):
+            if counts is None or level < counts[number]:
+                parents.append(of_anchor[-1])
+                of_anchor.append(len(parents) - 1)
+                tokens.append(ids[level : level + 1])
+            else:
+                of_anchor.append(of_anchor[-1])
+    forest = Forest.of(parents, tree.forest.num_rows)
+    return TokenTree(torch.cat(tokens), forest), [node for of_anchor in nodes for node in of_anchor]

@@ -27,7 +27,7 @@ def pard(target: Target, *, draft: Target, depth: int = 8, mask: int = -1, sampl
     Args:
         draft: model that was trained to draft in masks; it has the same vocabulary as the target
         depth: tokens drafted per step
-        mask: token that stands for a token to draft; -1: that in the draft model's configuration
+        mask: token that stands for a token to draft; -1: that of the draft model's configuration, or the last
         sampled: draw the draft tokens; false drafts the most probable ones
     """
     token = mask_token(draft) if mask == -1 else mask
