@@ -60,11 +60,21 @@ LONGER = {
     "medusa": 400,
     "mlp-speculator": 400,
     "redrafter": 400,
-    "pearl": 1500,
-    "specbranch": 1500,
+    "pearl": 600,
+    "specbranch": 600,
 }
 # the same for proofs that are repeated: of these a token that is drafted is accepted two steps later
-MORE = {"duodecoding": 800, "pearl": 1500, "specbranch": 1500}
+MORE = {"duodecoding": 800, "pearl": 900, "specbranch": 900}
+LONGER_ON_MODELS = {"specbranch": 1500}  # instead of both, on transformers models
+
+
+# what is new in these methods is a verification rule, a controller or a search in tokens, which meet no
+# model: their proofs on tables say all; on models the same drafters and targets are proven with other methods
+WITHOUT_MODELS = {
+    *("block-verification", "mcsd", "optimal-mdsd", "rsd-c", "rsd-s", "spectr-kseq"),
+    *("disco", "exp3-spec", "latency-aware-tts", "specdec-pp", "ucb-spec"),
+    *("aded", "multi-sample", "prompt-lookup", "rest", "sam-decoding"),
+}
 
 
 @pytest.mark.slow
@@ -72,12 +82,14 @@ MORE = {"duodecoding": 800, "pearl": 1500, "specbranch": 1500}
     ("name", "kind"),
     [
         *((name, "table") for name in names()),
-        *((name, "transformers") for name in with_parts_of_their_own(names())),
+        *((name, "transformers") for name in with_parts_of_their_own(names()) if name not in WITHOUT_MODELS),
     ],
 )
 def test_the_distribution_is_the_promised_one_with_every_option(name: str, kind: str) -> None:
     plan = PLANNED[kind]
     plan = replace(plan, most=LONGER.get(name, plan.most), more=MORE.get(name, plan.more))
+    if kind == "transformers" and name in LONGER_ON_MODELS:
+        plan = replace(plan, most=LONGER_ON_MODELS[name], more=LONGER_ON_MODELS[name])
     proofs = list(prove(get(name), models(kind), plan))
     assert {0.0, 0.7, 1.0} <= {temperature for proof in proofs for temperature in proof.temperatures}
     assert {256} <= {proof.batch for proof in proofs}
@@ -102,7 +114,9 @@ def test_proofs_of_adaptive_trees_have_trees_of_adaptive_sizes(name: str) -> Non
 
 
 def test_methods_with_the_parts_of_others_are_known_and_the_others_are_tested() -> None:
-    assert {*PARTS_OF} <= {*names()} and {*PARTS_OF.values()} <= {*with_parts_of_their_own(names())}
+    assert {*PARTS_OF} | WITHOUT_MODELS <= {*names()} and {*PARTS_OF.values()} <= {
+        *with_parts_of_their_own(names())
+    }
 
 
 def test_every_family_has_a_method_in_the_quick_tier() -> None:
