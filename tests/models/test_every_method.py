@@ -17,6 +17,7 @@ from outpace.proof.models import Models, cross_vocabulary
 from outpace.proof.option_values import choices
 from outpace.recipes import get, names
 from tests.models.conftest import TINY, build
+from tests.tiers import with_parts_of_their_own
 
 VOCAB = 20
 PROMPTS = ((3, 4, 5, 3, 4, 5, 3, 4), (7,))
@@ -52,7 +53,7 @@ def faults(family: str) -> dict[str, str]:
         made = models(family)
     except ValueError:  # no method can use it: test_refusals.py has the sentences
         return found
-    for name in names():
+    for name in with_parts_of_their_own(names()):
         try:
             recipe = get(name)
             with warnings.catch_warnings():
