@@ -17,6 +17,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 HELD = Held(100.0, 10, 8, 3, 0, 0, 0)
 
 
+@pytest.mark.programs
 @pytest.mark.slow
 def test_a_server_withstands_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     some = questions(soak.TARGET)[::8]
