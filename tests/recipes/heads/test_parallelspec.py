@@ -14,6 +14,7 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import Forest, TokenTree
 from outpace.decode import Session
 from outpace.drafters.model.look_ahead import LookAhead
+from outpace.drafters.model.masks import with_masks
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.p_eagle.head import untrained_p_eagle
@@ -173,3 +174,26 @@ def test_levels_between_anchors_have_the_logits_of_their_anchor() -> None:
         look(TokenTree(torch.zeros(len(parents), dtype=torch.int64), Forest.of(parents, 2)))
     with pytest.raises(ValueError, match="each gives the logits of one level or more"):
         LookAhead(read, (2, 0))
+
+
+def test_no_mask_stands_behind_the_end_of_a_rows_draft() -> None:
+    """The second row may draft two tokens: one at the root and one at a mask."""
+    roots = TokenTree.roots(torch.tensor([5, 6]))
+    masked, nodes = with_masks(roots, [0, 1], torch.tensor([7, 8, 9]), [3, 1])
+    assert masked.forest.parents == (-1, -1, 0, 1, 2, 4)
+    assert masked.tokens.tolist() == [5, 6, 7, 7, 8, 9]
+    assert nodes == [0, 2, 4, 5, 1, 3, 3, 3]
+    read = list[int]()
+    parts = parallelspec.build(target(), head=HeadModel(head_of()), tree="chain", depth=5)
+    drafter: Any = parts.drafter
+    score = drafter.opened.model.score
+
+    def counted(tree: TokenTree, *given: Any, **more: Any) -> Any:
+        read.append(len(tree))
+        return score(tree, *given, **more)
+
+    drafter.opened.model.score = counted
+    params = [SamplingParams(0.0, max_tokens=tokens) for tokens in (14, 4)]
+    session = Session(parts, [torch.tensor(each) for each in PROMPTS], params, LazyTargetProbs)
+    assert [step for step in session.steps() if any(step.generated)]
+    assert max(read) == 5 + 3, "of the second text, which ends after four tokens, three are drafted at most"
