@@ -88,6 +88,7 @@ def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
         "plain",
         "speculative-sampling",
         "lookup-or-draft",
+        "pard",
     }
     done = call(tiny, tmp_path, "--html", str(path))
     assert done.exit_code != 0 and "is no name of a page: give one that ends with .html" in done.output
