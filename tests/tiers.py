@@ -58,9 +58,8 @@ PARTS_OF = {
     "gto": "eagle3",
     "gumiho": "jakiro",
     "hass": "eagle",
-    "mlp-speculator": "medusa",
     "p-eagle": "parallelspec",
-    "redrafter": "medusa",
+    "redrafter": "mlp-speculator",
     "s4c": "hydra",
 }
 

@@ -3,7 +3,8 @@ before any token of the levels above it.
 
 A heap holds the next candidates by the probability of their paths. Taking one adds it to the tree and puts
 two into the heap: the next most probable token after its parent, and the most probable one after itself.
-Chosen by probability, the tokens carry no claim and are verified by matching.
+The tokens are chosen, not drawn, so no draft distribution is recorded for them: each is accepted where it
+equals the target's own sample (verification by matching).
 
 Letters: B rows, k levels, K tokens of the draft vocabulary, W tokens tried after each node.
 """

@@ -18,8 +18,8 @@ from torch import Tensor
 from outpace.core.device_copies import indices
 from outpace.core.tree import TokenTree
 
-# (tree, its anchors (A,), number of levels k) -> (A, k, K): the logits of the k tokens after each anchor,
-# from one forward over the paths to all of them
+# (tree, its anchors (A,), number of levels k) -> (A, k, K): the logits of the next k tokens after each
+# anchor. One call reads all anchors together, in one forward at most
 ReadAhead = Callable[[TokenTree, Sequence[int], int], Tensor]
 
 

@@ -74,8 +74,9 @@ class MaskReader(FeatureReader):
         return logits.view(len(anchors), 1 + len(ids), -1)[:, int(self._two_way) :]
 
     def _counts(self, tree: TokenTree, anchors: Sequence[int]) -> list[int] | None:
-        """The number of masks that each anchor may have: no draft ends behind them, and the head's positions
-        may. None: any number, as two-way blocks are read as a whole."""
+        """The number of masks behind each anchor: as many as its row's draft still needs, since positions
+        further on may be beyond the head's last one. None: all masks, as two-way blocks are read as a
+        whole."""
         if self._two_way:
             return None
         depths, rows = tree.forest.depths, tree.forest.rows

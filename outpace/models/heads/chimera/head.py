@@ -82,7 +82,8 @@ class ChimeraHead(DraftHead):
     def __init__(self, config: LlamaConfig, embed: nn.Module) -> None:
         super().__init__(config, embed, (-1,))
         size = config.hidden_size
-        # before the encoder, which has a ModuleList too: OutputCapture takes the first for the layers
+        # assigned before the trigram encoder: of a model's ModuleLists OutputCapture takes the first one for
+        # its decoder layers, and the encoder has one too
         self.layers = nn.ModuleList([FullContextLayer(config)])
         self.trigram = TrigramEncoder(size)
         self.norm = BesideVerified()

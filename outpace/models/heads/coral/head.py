@@ -1,4 +1,5 @@
-"""The head of CORAL (Weng et al. 2025): EAGLE's, with a router that chooses which rows of the LM head count.
+"""The head of CORAL (Weng et al. 2025): EAGLE's, with a router that picks a few groups of tokens, and only
+their rows of the LM head are multiplied.
 
 Letters: N tokens, D hidden size, V vocabulary, G groups of rows, K tokens of the groups that some node chose.
 """
@@ -120,8 +121,8 @@ class CoralHead(EagleHead):
 
 
 def untrained_coral(target: TargetWithLayers, seed: int = 0, num_groups: int = 4) -> DraftHead:
-    """A head of CORAL for a target with random weights, in a random order of tokens, with a router over this
-    many groups or, if these are fewer, groups of one token each."""
+    """A head of CORAL with random weights, for proofs. Which tokens count as frequent is random too. Its
+    router chooses among `num_groups` groups, or among single tokens where the vocabulary has fewer."""
     order = torch.randperm(target.vocab, generator=torch.Generator().manual_seed(seed))
     head = CoralHead(
         head_config(target, target.vocab),
