@@ -31,8 +31,9 @@ from outpace.proof.models import Models, transformers_models
 from outpace.proof.per_row_controller import controllers_by_row
 from outpace.proof.per_row_drafter import row_by_row
 from outpace.recipes import find
-from outpace.recipes._option_kinds import kind_of, kinds_in
+from outpace.recipes._option_kinds import kinds_in
 from outpace.verifiers.match import Match
+from tests.needed_kinds import needed_kind
 from tests.tiers import of_families, only, with_parts_of_their_own
 
 TEXTS = (
@@ -195,7 +196,7 @@ def built(name: str) -> Callable[[], Parts]:
     if hints.get("draft") is DeepDraft:  # the zoo's draft models for this target have two layers
         models["draft"] = zoo("target")
     for option in ("head", "arms", "predictor", "judge", "anchors"):
-        if kind := kind_of(hints.get(option)):
+        if kind := needed_kind(hints.get(option)):
             models[option] = kind.fixture(fixtures)
     if "heads" in hints:
         [kind] = kinds_in(hints["heads"])
@@ -224,7 +225,8 @@ LEARN = {"lookahead", "stand", "token-recycling"}  # they draft only from genera
 
 @pytest.mark.parametrize("name", of_families(sorted(find())))
 def test_every_recipe_gives_plain_greedy_text(name: str) -> None:
-    untrained = bool({("head",), ("heads",)} & set(find()[name].needs))
+    hints = typing.get_type_hints(find()[name].build)
+    untrained = "heads" in hints or needed_kind(hints.get("head")) is not None
     # no draft of other untrained heads is accepted, and their trees are wide: all their steps are alike
     tokens = TOKENS // 2 if untrained else LONG if name in LEARN else TOKENS
     found = Counted(built(name)(), sampling(0.0, tokens=tokens))

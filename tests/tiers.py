@@ -58,6 +58,7 @@ PARTS_OF = {
     "gto": "eagle3",
     "gumiho": "jakiro",
     "hass": "eagle",
+    "mtp": "eagle2",
     "p-eagle": "parallelspec",
     "redrafter": "mlp-speculator",
     "s4c": "hydra",

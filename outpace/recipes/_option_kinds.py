@@ -211,7 +211,7 @@ def _head(annotation: Any, kinds: Sequence[HeadKind]) -> OptionKind:
         lambda value, opener: opener.head(methods, value),
         check,
         made,
-        essential=False,  # optional in some recipes, which draft without it too
+        essential=any(kind.native for kind in kinds),  # other recipes with an optional head draft without it
         several=lambda fixtures: (made(fixtures), made(fixtures, 1)),
         heads=methods,
     )

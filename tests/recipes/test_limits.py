@@ -18,8 +18,9 @@ from outpace.decode import Session
 from outpace.models.table import TableTarget
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
 from outpace.proof.models import Models, tables
-from outpace.recipes._option_kinds import kind_of, kinds_in
+from outpace.recipes._option_kinds import kinds_in
 from outpace.sampling.target_probs import LazyTargetProbs
+from tests.needed_kinds import needed_kind
 from tests.tiers import of_families
 
 VOCAB = 4
@@ -66,13 +67,13 @@ def draft_options(name: str, draft: TableTarget) -> dict[str, object]:
 def opened_options(name: str, target: TableTarget, draft: TableTarget) -> dict[str, object]:
     """Untrained draft heads or a predictor, or a file, for this recipe, if it requires them; methods, if it
     chooses among several."""
-    kinds = {option: kind_of(hint) for option, hint in get_type_hints(recipes.get(name).build).items()}
-    opened = {o: kind for o, kind in kinds.items() if kind and o in OPENED}
+    hints = get_type_hints(recipes.get(name).build)
+    opened = {o: kind for o in OPENED if (kind := needed_kind(hints.get(o)))}
     models = replace(tables(), target=target, drafts=(draft,))
     FIXTURES.append(models)  # its files are removed with it
     found = {option: kind.fixture(models) for option, kind in opened.items()}
-    if "heads" in kinds:
-        [kind] = kinds_in(get_type_hints(recipes.get(name).build)["heads"])
+    if "heads" in hints:
+        [kind] = kinds_in(hints["heads"])
         assert kind.several is not None
         found["heads"] = kind.several(models)
     return found

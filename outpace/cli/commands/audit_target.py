@@ -165,7 +165,8 @@ class TargetAudit:
         indexes: dict[str, Any] = {}
         for option, hint in hints_of(recipe).items():
             if option in recipe.options and option not in named:
-                for kind in (kind for kind in kinds_in(hint) if kind.essential):
+                # heads are given, or they are the target's own
+                for kind in (kind for kind in kinds_in(hint) if kind.essential and not kind.heads):
                     indexes[option] = kind.fixture(RealFixtures(model.target, self._texts(), self.folder))
         options = configure(recipe, model.target, named | indexes, ModelOpener(model))
         plain = get("autoregressive")

@@ -65,6 +65,7 @@ class HeadKind:
     weight_files: tuple[str, ...] = ()  # other names of the file with weights in published folders
     # its layout would also recognise heads of other kinds, so the layouts of these are tried first
     asked_last: bool = False
+    native: bool = False  # a target's own checkpoint may have such a head, and then none need be given
 
 
 @cache
