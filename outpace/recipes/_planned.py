@@ -8,7 +8,7 @@ PROGRAMS = frozenset({"draft-design"})
 
 PLANNED = frozenset(
     """
-    arbitrage aurora confu cspd dart deer diffuspec dream dsp dultra falcon
+    arbitrage aurora confu cspd dart deer diffuspec dream dsp dultra
     flash glide-cape gsd hivis lantern longspec magicdec mulo-sd online-sd owl
     ralmspec ralmspec-knnlm rapid specdiff specdiff2 specextend speckv specpc
     specpv specreason speculative-rag speculative-streaming speculative-thinking

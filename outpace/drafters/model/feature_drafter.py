@@ -165,7 +165,7 @@ class FeatureDrafter:
         else:
             read = torch.cat((before, read))
         if len(tokens):
-            self.opened.model.keep([tokens.cpu()], [slot], self.open_cache(target), NOTHING, [read])
+            self.keep(tokens.cpu(), slot, read, target)
 
     def _read_on(self, step: Step, row: int) -> None:
         """Read the committed tokens after the step, except for the next root."""
@@ -175,7 +175,11 @@ class FeatureDrafter:
         features = self._features_before_root(slot, len(tokens))
         self._features[slot] = _last(features, self._lag)
         if len(tokens):
-            self.opened.model.keep([tokens], [slot], cache, NOTHING, [features[: len(tokens)]])
+            self.keep(tokens, slot, features[: len(tokens)], step.ctx.cache)
+
+    def keep(self, tokens: Tensor, slot: int, features: Tensor, target: Cache) -> None:
+        """Read these committed tokens (P,), each with its feature (P, F)."""
+        self.opened.model.keep([tokens], [slot], self.open_cache(target), NOTHING, [features])
 
     def _forget(self, slot: int) -> None:
         self._features.pop(slot, None)

@@ -7,13 +7,15 @@ Letters: N nodes of this forward, n nodes of one row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from outpace.core.tree import CACHED_FORESTS, Forest
+from outpace.models.forward.row_inputs import RowInputs
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -37,6 +39,21 @@ class Layout:
     # (N,) int64 node indices, counted from the first new node, in the forward's order; None: node order
     order: Tensor | None
     inverse: Tensor | None  # (N,) int64 inverse of `order`: index of each node in the forward's order
+
+
+def both_ways(inputs: RowInputs, row: RowLayout, also: Sequence[tuple[int, int]]) -> RowInputs:
+    """The inputs of a row in which the first node of each of these pairs also attends to the second one, if
+    they are new nodes of the row."""
+    count = row.first + len(row.nodes)
+    local = {node: row.first + index for index, node in enumerate(row.nodes)}
+    visible = (
+        torch.ones(count, count, dtype=torch.bool).tril() if row.visible is None else row.visible.clone()
+    )
+    for one, other in also:
+        if one in local:
+            visible[local[one], local[other]] = True
+    depths = torch.arange(count) if row.depths is None else row.depths
+    return replace(inputs, depths=depths, visible=visible, top=inputs.base + row.deepest, two_way=True)
 
 
 @lru_cache(maxsize=CACHED_FORESTS)

@@ -35,7 +35,7 @@ from outpace.models.forward.request import ForwardRequest
 from outpace.models.forward.row_inputs import RowInputs
 from outpace.models.hf.compiling import compiled
 from outpace.models.hf.fitted_vocabulary import FittedVocabulary
-from outpace.models.hf.layout import RowLayout, layout_of
+from outpace.models.hf.layout import RowLayout, both_ways, layout_of
 from outpace.models.hf.logits_head import logits_head
 from outpace.models.openvino.compiled import OnStage
 from outpace.models.openvino.compressed_weights import CompressedWeights, compress, map_values
@@ -289,6 +289,7 @@ class HFTarget:
         carry: Carry | None = None,
         features: Sequence[Tensor] | None = None,  # of a draft head, B × (G_b + new nodes of the row, D)
         logits: bool = True,  # false: only the outputs in `want`, without running the LM head
+        also: Sequence[tuple[int, int]] = (),  # pairs of new nodes of which the earlier attends to the later
     ) -> Scores:
         """Run one forward over `gap` and the tree's new nodes; a gap of more than CHUNK tokens is computed in
         earlier forwards. Eager forwards without a gap continue from `carry`. ValueError for a tree that the
@@ -296,7 +297,15 @@ class HFTarget:
         if torch.is_grad_enabled():  # sessions have it off: switching it at every call takes measurable time
             with torch.no_grad():
                 return self.score(
-                    tree, slots, cache, want, gap=gap, carry=carry, features=features, logits=logits
+                    tree,
+                    slots,
+                    cache,
+                    want,
+                    gap=gap,
+                    carry=carry,
+                    features=features,
+                    logits=logits,
+                    also=also,
                 )
         assert isinstance(cache, SlotCache)
         if self.chains_only and not tree.forest.is_chain:
@@ -322,6 +331,8 @@ class HFTarget:
             gap = None
         layout = layout_of(tree.forest, first)
         rows = [self._row(row, slots[row.row], gaps[row.row], cache) for row in layout.rows]
+        if also:
+            rows = [both_ways(inputs, row, also) for inputs, row in zip(rows, layout.rows, strict=True)]
         tokens = tree.tokens[first:] if first else tree.tokens
         if layout.order is not None:
             tokens = tokens[layout.order]

@@ -63,7 +63,7 @@ from outpace.proof.mutants.exits import ExitByToken
 from outpace.proof.mutants.fused_chains import fused
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
 from outpace.proof.mutants.kept_tokens import CutAfterDrawing, OtherOrder, WholeVocabularyClaimed
-from outpace.proof.mutants.look_ahead import level_before_claimed
+from outpace.proof.mutants.look_ahead import conditioned_on_the_first_token, level_before_claimed
 from outpace.proof.mutants.most_confident import confident_of_draws
 from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithReplacement, informed
 from outpace.proof.mutants.position_heads import beams, ranks_claimed
@@ -236,6 +236,10 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant(
             "jakiro: q of the level before claimed",
             lambda: Parts(target, level_before_claimed(target), Rejection(), chain),
+        ),
+        Mutant(
+            "falcon: q of the second token conditioned on the first",
+            lambda: Parts(target, conditioned_on_the_first_token(target), Rejection(), chain),
         ),
         Mutant("argmax claimed as a draw", lambda: Parts(target, ArgmaxClaimed(draft), Rejection(), chain)),
         Mutant("top-k claimed as draws", lambda: Parts(target, TopClaimed(draft), Rejection(), twice)),

@@ -10,9 +10,11 @@ from outpace.core.claim import Drawn
 from outpace.core.context import Context
 from outpace.core.contracts import Drafter, Plan
 from outpace.core.tree import TokenTree
+from outpace.drafters.model.block_drafter import BlockDrafter
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Read, grow
 from outpace.drafters.model.tail_reader import TailReader
+from outpace.models.heads.falcon.head import untrained_falcon
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.jakiro.head import untrained_jakiro
 from outpace.models.table import TableTarget
@@ -23,6 +25,24 @@ def level_before_claimed(target: TableTarget) -> Drafter:
     the first."""
     head, reader = HeadModel(untrained_jakiro(target)), partial(TailReader, depth=2)
     return FeatureDrafter(head, target.vocab, _of_the_level_before, sampled=True, reader=reader)
+
+
+def conditioned_on_the_first_token(target: TableTarget) -> Drafter:
+    """Mutant: drafts two tokens from one forward of Falcon's head, and records for the second one a q that
+    depends on the first."""
+    head = HeadModel(untrained_falcon(target))
+    return BlockDrafter(head, target.vocab, _moved_by_the_token_before, sampled=True)
+
+
+def _moved_by_the_token_before(ctx: Context, plan: Plan, read: Read) -> TokenTree:
+    tree = grow(ctx, plan, read)
+    if not isinstance(claim := tree.claim, Drawn):
+        return tree
+    q, forest = claim.q.clone(), tree.forest
+    for node, row in enumerate(claim.row):
+        if forest.depths[node] == 2 and row >= 0:
+            q[row] = claim.q[row].roll(int(tree.tokens[forest.parents[node]]), 0)
+    return TokenTree(tree.tokens, forest, None, replace(claim, q=q))
 
 
 def _of_the_level_before(ctx: Context, plan: Plan, read: Read) -> TokenTree:

@@ -53,6 +53,12 @@ class Objective:
     # the head's outputs at the steps: on its own outputs, in masks (training.packed), or in the last ones by
     # its tail (training.with_tail)
     run: Callable[..., Iterator[UnrolledStep]] = unrolled
+    max_depth: int | None = None  # of drafts that are evaluated; None: as deep as the head drafts
+    # (head, tokens, features, columns, noise) -> the tokens and features that the head reads in training;
+    # None: those of the text
+    inputs: Callable[[DraftHead, Tensor, Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]] | None = (
+        None
+    )
     # what is added for all steps together; None: nothing
     across: Callable[[Sequence[ByToken], Head], Tensor] | None = None
 
@@ -102,7 +108,7 @@ class FeatureHeadLesson(DrafterLesson):
         self.head = head
         self.layers = sorted({-1, *head.taps})
         self.num_steps = objective.num_steps(settings)
-        self.max_depth = None if head.num_masks is None else 1 + head.num_masks
+        self.max_depth = objective.max_depth if head.num_masks is None else 1 + head.num_masks
         self._objective, self._settings = objective, settings
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
@@ -112,9 +118,11 @@ class FeatureHeadLesson(DrafterLesson):
             uniform = torch.rand(features.shape, generator=noise).to(features) - 0.5
             features = features + uniform * (settings.noise * 512 / batch.tokens.shape[1])
         total, by_token = features.new_zeros(()), list[ByToken]()
-        columns = self.columns(batch)
+        columns, tokens = self.columns(batch), batch.tokens
+        if objective.inputs is not None:
+            tokens, features = objective.inputs(self.head, tokens, features, columns, noise)
         for each in objective.run(
-            self.head, batch.tokens, features, columns, self.num_steps, detached=objective.detached
+            self.head, tokens, features, columns, self.num_steps, detached=objective.detached
         ):
             target_logits, mass, mask = self._target(batch, each.step)
             logits = self.head.lm_head(each.outputs)
