@@ -49,10 +49,12 @@ def of_families(names: Iterable[str]) -> list[Any]:
     return only([name for name in OF_FAMILIES if name in given], given)
 
 
-# methods with the parts of another one, which differ from it in the head's network or training alone: tests
-# of parts on whole models run for the other one, proofs on tables and tests of the heads for all
+# methods with the parts of another one, which differ from it in the head's network, its training or a search
+# in tokens alone: tests of parts on whole models run for the other one, proofs on tables and tests of the
+# heads for all
 PARTS_OF = {
     "coral": "eagle2",
+    "dart": "ddtree",
     "dovetail": "eagle2",
     "fspad": "eagle2",
     "gto": "eagle3",

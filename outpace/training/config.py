@@ -56,7 +56,7 @@ class Head:
     draft_vocab: int = 32_000
     norm_before_residual: bool = True  # add the attention's output to normed features (eagle3)
     unroll: int = 3  # training steps on the head's own outputs (eagle3, hass, gto, chimera, coral)
-    # weight of each further step relative to the previous one (eagle3, gto, p-eagle, medusa, s4c)
+    # weight of each further step relative to the previous one (eagle3, gto, p-eagle, dart, medusa, s4c)
     decay: float = 0.8
     # width of the uniform noise on features, divided by length / 512 (eagle, hass and heads made from
     # eagle's)
@@ -70,7 +70,7 @@ class Head:
     # of the top-k loss; 0 leaves it out, as the authors do in the first 40 of their 50 epochs (hass, coral)
     top_k_weight: float = 1.0
     # number of learned draft tokens (medusa, redrafter, s4c, parallelspec, p-eagle), or MLPs (gumiho); by
-    # default 4 for hydra, 3 for mlp-speculator and 7 for dflash
+    # default 4 for hydra, 3 for mlp-speculator, 7 for dflash and 8 for dart
     num_heads: int = 5
     # decoder layers (eagle, hass, fspad, coral, p-eagle; by default 5 for dovetail, 2 for gumiho and dflash),
     # or blocks of each head: by default 1 (medusa), 2 (redrafter) or 4 (hydra)

@@ -65,7 +65,7 @@ def test_a_missing_accelerate_is_named_before_the_target_is_loaded(outpace_, mon
 def test_what_cannot_be_trained_is_said_in_one_sentence(outpace_, tiny, data, tmp_path):
     arguments = ("--target", tiny.target, "--data", data, "-o", tmp_path / "head")
     for more, message in (
-        (("poetry",), "poetry has no drafter to train: use chimera, coral, dflash, dovetail, eagle"),
+        (("poetry",), "poetry has no drafter to train: use chimera, coral, dart, dflash, dovetail"),
         (("eagle3", "--set", "stepps=3"), "there is no setting stepps; did you mean steps"),
         (("distillspec",), "distillspec needs draft: the model to train"),
         (("fastdraft", "--head", tmp_path), "fastdraft trains a draft model: leave out head"),

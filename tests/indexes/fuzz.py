@@ -83,6 +83,7 @@ def query(index: Any, contexts: list[list[int]]) -> None:
                 check(index.continuation_tree(pointer), top)
                 assert all(0 <= token <= top for token in index.continuation(pointer, 9))
                 assert all(0 <= token <= top for token, _ in index.successors(pointer))
+                assert all(0 <= prob <= 1 for prob in index.next_probs(context, context))
             case TrigramTable():
                 own = TrigramTable(index.tokens.shape[1])
                 own.adapt(context)

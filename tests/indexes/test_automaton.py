@@ -179,6 +179,24 @@ def test_a_state_with_many_edges_finds_all_of_them(loops: str, occurrences: Coun
     assert [n for _, n in automaton.successors(after_one)][:7] == counts[:7]
 
 
+def test_ngrams_back_off_to_the_longest_context_that_a_token_followed(
+    loops: str, texts: Texts, occurrences: Count
+) -> None:
+    documents, backed_off = texts(5, 12), 0
+    automaton, tokens = StaticAutomaton.build(documents), [*range(6), 40]
+    for text in texts(6, 12):
+        for context in (text[:0], text[:1], text[-2:], text[-3:], [*text[-2:], 40]):
+            found = automaton.next_probs(context, tokens)
+            for token, prob in zip(tokens, found, strict=True):
+                contexts = [context[start:] for start in range(len(context) + 1)]
+                known = [each for each in contexts if occurrences(documents, [*each, token])]
+                total = occurrences(documents, known[0]) if known and known[0] else sum(map(len, documents))
+                share = occurrences(documents, [*known[0], token]) / total if known else 0.0
+                assert prob == pytest.approx(share)
+                backed_off += 0 < len(known) < len(contexts)
+    assert backed_off > 20
+
+
 def test_what_followed_ends_with_its_document(loops: str) -> None:
     automaton = StaticAutomaton.build([[1, 2, 3], [4, 1, 2, 5]])
     pointer = automaton.move(Pointer(), [7, 1, 2])

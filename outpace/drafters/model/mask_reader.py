@@ -20,6 +20,7 @@ from outpace.core.tree import TokenTree
 from outpace.drafters.model.feature_drafter import FeatureDrafter, FeatureReader
 from outpace.drafters.model.look_ahead import LookAhead
 from outpace.drafters.model.masks import with_masks
+from outpace.models.draft_vocabulary import over_vocabulary
 
 
 class MaskReader(FeatureReader):
@@ -45,8 +46,14 @@ class MaskReader(FeatureReader):
 
     def next_levels(self, roots: TokenTree) -> tuple[Tensor, Tensor | None]:
         """Implementation of drafters.model.best_first.ReadLevels."""
-        logits = self._read_ahead(roots, range(len(roots)), self._levels)
-        return logits, self._drafter.opened.head.draft_ids
+        logits, ids = (
+            self._read_ahead(roots, range(len(roots)), self._levels),
+            self._drafter.opened.head.draft_ids,
+        )
+        if ids is None or not any(each.changes_logits for each in self._ctx.sampling):
+            return logits, ids
+        wide = over_vocabulary(logits.flatten(0, 1), ids, self._drafter.vocab)
+        return wide.unflatten(0, logits.shape[:2]), None
 
     def chain(self, depth: int, choose: Choose | None, ends: Ends | None) -> Tensor | None:
         """None: a chain is read in as many forwards as any other tree."""

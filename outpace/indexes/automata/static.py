@@ -128,6 +128,14 @@ class StaticAutomaton:
         frequent = self.edges[first : min(first + NUM_BY_COUNT, last)].tolist()
         return [(token, int(self.states[to, COUNT])) for token, to in frequent if token != SEPARATOR][:num]
 
+    def next_probs(self, context: Tokens, tokens: Tokens) -> NDArray[np.float64]:  # (C,), (W,) -> (W,)
+        """N-gram probabilities with back-off: for each of `tokens` the longest suffix of the context after
+        which it occurs in the corpus, and the share of that suffix's occurrences which it follows; the share
+        of the whole corpus where it follows none of them, 0 where it does not occur at all."""
+        probs = np.zeros(len(tokens), np.float64)
+        _next_probs(self.states, self.edges, as_tokens(context), as_tokens(tokens), probs)
+        return probs
+
     def continuation(self, pointer: Pointer, max_tokens: int) -> list[int]:
         """Up to `max_tokens` tokens after the first occurrence of the match, within its document."""
         if not pointer.length:
@@ -182,6 +190,23 @@ def _move(states: Ints, edges: Ints, state: int, length: int, tokens: Ints):  # 
             state = target
             length += 1
     return state, length
+
+
+@compiled_loop
+def _next_probs(states: Ints, edges: Ints, context: Ints, tokens: Ints, probs: NDArray[np.float64]) -> None:
+    """Fill `probs` (W,) with the share of each token after the longest suffix of the context that it
+    follows."""
+    # shorter suffixes in a state occur where its longest one does: only suffix links lead to other counts
+    matched, _ = _move(states, edges, 0, 0, context)
+    for index in range(len(tokens)):
+        state = matched + 0
+        target = _next(states, edges, state, tokens[index])
+        while target < 0 and state > 0:
+            state = states[state, LINK]
+            target = _next(states, edges, state, tokens[index])
+        if target >= 0:
+            # the root's count may be anything in damaged files
+            probs[index] = min(1.0, states[target, COUNT] / max(1, states[state, COUNT]))
 
 
 @compiled_loop

@@ -41,9 +41,16 @@ class Eagle3Layer(LlamaDecoderLayer):
         self.qk_norm = qk_norm
 
     def forward(self, hidden_states: Tensor, *, embedded: Tensor, **attention: Any) -> Tensor:  # (1, N, D)
+        return self.attended(*self.joined(hidden_states, embedded), **attention)
+
+    def joined(self, hidden_states: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
+        """What the attention reads (1, N, 2D), and what its output is added to (1, N, D)."""
         normed = self.hidden_norm(hidden_states)
         residual = normed if self.norm_before_residual else hidden_states
-        both = torch.cat((self.input_layernorm(embedded), normed), -1)
+        return torch.cat((self.input_layernorm(embedded), normed), -1), residual
+
+    def attended(self, both: Tensor, residual: Tensor, **attention: Any) -> Tensor:
+        """The layer's output (1, N, D) from what `joined` returns."""
         states = residual + self.self_attn(hidden_states=both, **attention)[0]
         return states + self.mlp(self.post_attention_layernorm(states))
 

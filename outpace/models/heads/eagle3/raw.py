@@ -24,7 +24,7 @@ NESTED = "eagle_config"
 def recognises(config: Config, names: Collection[str]) -> bool:
     """Whether a configuration is of this layout. The first heads of EAGLE-3 have EAGLE's architecture and
     differ by their draft vocabulary."""
-    if "ptd_token_id" in config:  # a head of P-EAGLE
+    if "ptd_token_id" in config or "draft_length" in config:  # a head of P-EAGLE or DART
         return False
     named = any(architecture.endswith("Eagle3") for architecture in config.get("architectures") or ())
     return "speculators_model_type" not in config and (named or "draft_vocab_size" in config)

@@ -1,0 +1,52 @@
+"""How heads of DART learn (Liu et al. 2026): from the target's distributions, in masks behind every token of
+a text. Further tokens have less weight."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outpace.models.heads.dart.head import NUM_MASKS, DartHead, draw_mask
+from outpace.models.heads.dart.kind import KIND
+from outpace.models.heads.draft_head import DraftHead, head_config
+from outpace.models.heads.eagle3.head import default_taps
+from outpace.models.hf.target import HFTarget
+from outpace.models.slim.make import num_layers
+from outpace.training.config import TrainConfig
+from outpace.training.head_methods import FeatureHeadMethod, begun, check_layer_size, lm_head_rows, of_kind
+from outpace.training.lessons.feature_heads import Compared, Objective
+from outpace.training.packed import packed
+
+
+def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead:
+    check_layer_size(KIND.method, target)
+    head = DartHead(
+        head_config(target, target.vocab if ids is None else len(ids)),
+        target.embed,
+        default_taps(target.num_layers),
+        num_masks=config.head.num_heads - 1,  # the first token is drafted without one
+        draft_ids=ids,
+    )
+    begun(head, (head.fc, head.layers, head.norm, head.lm_head), target, config.seed)
+    draw_mask(head, config.seed)
+    with torch.no_grad():  # as EAGLE-3's, its LM head begins as a copy of the target's
+        next(head.lm_head.parameters()).copy_(lm_head_rows(target, ids))
+    return head
+
+
+METHODS = (
+    FeatureHeadMethod(
+        **of_kind(KIND),
+        new=_new,
+        check=num_layers,  # refuses layers whose outputs cannot be read
+        objective=Objective(
+            num_steps=lambda settings: settings.num_heads,
+            detached=False,
+            noise=False,
+            loss=Compared.token_loss,
+            weight=lambda step, settings: settings.decay**step,
+            run=packed,
+        ),
+        sizes={"num_heads": 1 + NUM_MASKS},
+    ),
+)
