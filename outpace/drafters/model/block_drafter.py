@@ -41,7 +41,7 @@ class BlockDrafter(FeatureDrafter):
 
     def __init__(self, opened: HeadModel, vocab: int, growth: Growth, *, sampled: bool) -> None:
         assert isinstance(opened.head, FalconHead)
-        if opened.model.compiled is not None:  # its forwards read a two-way block, but do not add further ones
+        if opened.model.compiled is not None:  # its forwards do not add further two-way blocks
             opened = HeadModel(opened.head)
         super().__init__(opened, vocab, growth, sampled=sampled, reader=BlockReader)
         self._read: dict[int, _Read] = {}  # by slot
