@@ -56,6 +56,7 @@ PARTS_OF = {
     "coral": "eagle2",
     "dart": "ddtree",
     "dovetail": "eagle2",
+    "dspark": "dflash",
     "fspad": "eagle2",
     "gto": "eagle3",
     "gumiho": "jakiro",

@@ -95,7 +95,7 @@ def _export_head(kind: HeadKind, source: Path, engine: str, target: Model, folde
     longest = head.max_depth if isinstance(head, PositionHead) else None
     num_tokens = min(NUM_TOKENS, longest or NUM_TOKENS)
     if isinstance(head, DraftHead) and head.two_way:
-        num_tokens = head.num_masks or 1  # blocks are filled as a whole
+        num_tokens = head.block_levels  # blocks are filled as a whole
     drafting = Drafting(name, num_tokens, {} if support is None else support.options)
     return ENGINES[engine].command(target.name, str(folder), drafting)
 

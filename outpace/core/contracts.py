@@ -159,6 +159,9 @@ class Frontier:
     # leaf's token was drawn or chosen; column k is token k. None: the drafter has none
     logits: Tensor | None = None
     hidden: Tensor | None = None  # (F, D) the draft model's states after each leaf, with `Plan.stop_reads`
+    # (F,) probability that the tokens of the path and the one drafted next are all accepted, as the draft
+    # model itself predicts it; None: it does not
+    survival: Sequence[float] | None = None
 
     def only(self, leaves: Sequence[int], rows: Sequence[int]) -> Frontier:  # (M,), (M,)
         """These leaves only, in `rows` of another batch."""
@@ -168,6 +171,7 @@ class Frontier:
             [self.paths[leaf] for leaf in at],
             None if self.logits is None else self.logits[at],
             None if self.hidden is None else self.hidden[at],
+            None if self.survival is None else [self.survival[leaf] for leaf in at],
         )
 
 

@@ -70,11 +70,12 @@ class Head:
     # of the top-k loss; 0 leaves it out, as the authors do in the first 40 of their 50 epochs (hass, coral)
     top_k_weight: float = 1.0
     # number of learned draft tokens (medusa, redrafter, s4c, parallelspec, p-eagle), or MLPs (gumiho); by
-    # default 4 for hydra, 3 for mlp-speculator, 7 for dflash and 8 for dart
+    # default 4 for hydra, 3 for mlp-speculator, 7 for dflash and dspark, and 8 for dart
     num_heads: int = 5
-    # decoder layers (eagle, hass, fspad, coral, p-eagle; by default 5 for dovetail, 2 for gumiho and dflash),
-    # or blocks of each head: by default 1 (medusa), 2 (redrafter) or 4 (hydra)
+    # decoder layers (eagle, hass, fspad, coral, p-eagle; by default 5 for dovetail, 2 for gumiho, dflash and
+    # dspark), or blocks of each head: by default 1 (medusa), 2 (redrafter) or 4 (hydra)
     num_layers: int = 1
+    markov_rank: int = 256  # of the biases of logits after each token (dspark)
     # of the loss that gives a token alike features in all unrolled steps (coral), and its temperature
     alignment_weight: float = 0.1
     alignment_temperature: float = 0.07
@@ -169,6 +170,7 @@ LEAST = {
     "head.num_heads": 1,
     "head.num_layers": 1,
     "head.inner_size": 0,
+    "head.markov_rank": 1,
     "trees.groups": 1,
     "trees.size": 2,
     "trees.depth": 1,

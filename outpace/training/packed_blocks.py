@@ -24,11 +24,11 @@ def packed_blocks(
     tokens: Tensor,  # (R, T) int64
     features: Tensor,  # (R, C, F) of the target at tokens 0 to C - 1
     columns: Tensor,  # (R, C) bool, true at the M columns whose outputs are wanted
-    num_steps: int,  # at most as many as the blocks have masks
+    num_steps: int,  # at most `DraftHead.block_levels`
     *,
     detached: bool = False,  # has no effect: masks do not read the head's outputs
 ) -> Iterator[UnrolledStep]:
-    """The outputs at the first `num_steps` masks of the columns' blocks."""
+    """The outputs at the first `num_steps` places of the columns' blocks that draft a token."""
     rows, count = features.shape[:2]
     device, num_masks = features.device, head.num_masks or 0
     index, is_column = padded(columns)
@@ -45,7 +45,7 @@ def packed_blocks(
     states = head.states(embedded, torch.cat((features, given), 1), at, mask, None)
     of_blocks = states[:, count:].unflatten(1, (width, 1 + num_masks))
     for step in range(num_steps):
-        found = of_blocks[:, :, 1 + step][is_column]
+        found = of_blocks[:, :, step + (not head.drafts_at_root)][is_column]
         normed = head.norm(found)
         yield UnrolledStep(step, found, normed, normed if head.state_layer == -1 else found)
 

@@ -24,7 +24,10 @@ from outpace.models.heads.kinds import head_kind, head_kinds
 from outpace.models.heads.medusa.head import MedusaHead
 from outpace.models.heads.position_head import random_parameters
 
-RUNS = {"vllm": {"dflash", "eagle", "eagle3", "medusa", "p-eagle"}, "sglang": {"dflash", "eagle", "eagle3"}}
+RUNS = {
+    "vllm": {"dflash", "dspark", "eagle", "eagle3", "medusa", "p-eagle"},
+    "sglang": {"dflash", "dspark", "eagle", "eagle3"},
+}
 TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
@@ -64,10 +67,10 @@ def test_a_head_is_written_for_an_engine_or_refused(
         assert name == {"p-eagle": "eagle3"}.get(method, method)
         assert json.loads(config).get("parallel_drafting", False) == (method == "p-eagle")
         count = json.loads(config)["num_speculative_tokens"]
-        assert count == head.num_masks if method == "dflash" else count <= 5
+        assert count == head.block_levels if method in ("dflash", "dspark") else count <= 5
     if engine == "sglang":
         config = json.loads((tmp_path / "out" / "config.json").read_text())
-        known = ("DFlashDraftModel", "LlamaForCausalLMEagle", "LlamaForCausalLMEagle3")
+        known = ("DFlashDraftModel", "Qwen3DSparkModel", "LlamaForCausalLMEagle", "LlamaForCausalLMEagle3")
         assert config["architectures"][0] in known
 
 

@@ -58,6 +58,16 @@ class ReadHidden(Protocol):
         ...
 
 
+@runtime_checkable
+class PredictsSurvival(Protocol):
+    """A `Read` of a model that may predict how much of its draft is accepted."""
+
+    def survival(self, tree: TokenTree, nodes: Sequence[int]) -> list[float] | None:  # (M,) -> (M,)
+        """For each of these nodes the predicted probability that the tokens on the path to it and the one
+        drafted after it are all accepted. Only if this is known without another forward, else None."""
+        ...
+
+
 # (grower, nodes (F,), number of children of each (F,), their distributions q (F, V), noise) -> the new nodes,
 # one entry per draw: a node that was drawn several times is listed as often
 AddChildren = Callable[[Grower, Sequence[int], Sequence[int], Tensor, Noise], list[int]]
@@ -140,7 +150,7 @@ def grow(
             rows, room = grower.rows, ctx.max_draft_depth
             frontier = [node for node in frontier if grower.depth(node) < room[rows[node]]]
         if level and not plan.stop_reads:
-            frontier = stops.going_on(frontier)
+            frontier = stops.going_on(frontier, read)
         if not frontier:
             break
         has_roots_only = not level and given is None and plan.stem is None
@@ -188,16 +198,22 @@ class _Stops:
             self._row = {node: row for row, node in enumerate(nodes)}
             self._logits = logits
 
-    def going_on(self, leaves: list[int], read: Read | None = None) -> list[int]:
-        """Those of these leaves that get children. `read`: of the model that has read them."""
+    def going_on(self, leaves: list[int], read: Read) -> list[int]:
+        """Those of these leaves that get children; with `Plan.stop_reads` the model has read them."""
         grower, stop = self._grower, self._plan.stop
         if stop is None or not leaves:
             return leaves
         at = [self._row[grower.parents[node]] for node in leaves]
         logits = self._logits if at == list(range(len(self._logits))) else self._logits[at]
-        hidden_of: object = read
-        hidden = hidden_of.hidden(leaves) if isinstance(hidden_of, ReadHidden) else None
-        frontier = Frontier([grower.rows[node] for node in leaves], grower.path_probs(leaves), logits, hidden)
+        reader: object = read
+        reads = self._plan.stop_reads and isinstance(reader, ReadHidden)
+        frontier = Frontier(
+            [grower.rows[node] for node in leaves],
+            grower.path_probs(leaves),
+            logits,
+            reader.hidden(leaves) if reads else None,
+            reader.survival(grower.structure(), leaves) if isinstance(reader, PredictsSurvival) else None,
+        )
         return [node for node, stopped in zip(leaves, stop(frontier), strict=True) if not stopped]
 
 

@@ -64,6 +64,9 @@ class DraftHead(PreTrainedModel):
         self.feature_size: int = config.hidden_size
         # of the slots that `mask_inputs` can fill; None: any number, or it has none
         self.num_masks: int | None = None
+        # the first token of a two-way block gives logits too: those of the token after it
+        self.drafts_at_root = False
+        self.predicts_acceptance = False  # whether it has `acceptance`
         # the last levels that `tail` can draft without a forward, the nodes of a path that it reads, and the
         # output of the head that it reads at their parents
         self.tail_levels, self.tail_reads, self.tail_layer = 0, 1, -1
@@ -106,6 +109,22 @@ class DraftHead(PreTrainedModel):
         """What stands in `count` mask slots behind a token, in which a head that drafts several tokens in one
         forward gives their logits: token ids, and the feature of each slot. Drafted tokens, and with a lag of
         0 the root, whose hidden states are not known have this feature too."""
+        raise NotImplementedError
+
+    @property
+    def block_levels(self) -> int:
+        """The number of tokens that one two-way block drafts."""
+        return (self.num_masks or 0) + self.drafts_at_root
+
+    def given_tokens(self, logits: Tensor, tokens: Tensor) -> Tensor:  # (N, K), (N,) -> (N, K)
+        """The logits after nodes of a block, from those that the forward gave for the level below each and
+        from the nodes' own tokens, which the forward did not read."""
+        return logits
+
+    def acceptance(self, outputs: Tensor, tokens: Tensor) -> Tensor:  # (N, D), (N,) -> (N,)
+        """The logarithm of the odds with which the token drafted after each node of a block is accepted if
+        those before it are, from the input of the LM head for that token and from the node's own token. For
+        heads with `predicts_acceptance`."""
         raise NotImplementedError
 
     def with_tokens(self, fused: Tensor, tokens: Tensor, before: Tensor) -> Tensor:  # (..., D) -> (..., F)

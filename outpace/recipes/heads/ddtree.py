@@ -24,11 +24,11 @@ def ddtree(target: Target, *, head: DFlashModel, depth: int = 15, num_nodes: int
 
     Args:
         head: folder with a head of DFlash that was trained for the target
-        depth: longest path that is drafted, at most one token less than the head's blocks have
+        depth: longest path that is drafted, at most as many tokens as one block of the head drafts
         num_nodes: draft tokens of a step, those of the most probable paths
     """
-    masks = head.head.num_masks or 0
-    reader = partial(MaskReader, levels=masks)
+    levels = head.head.block_levels
+    reader = partial(MaskReader, levels=levels)
     growth = partial(best_first, num_nodes=num_nodes)
     drafter = FeatureDrafter(head, target.vocab, growth, sampled=False, reader=reader)
-    return Parts(target, drafter, Match(), Fixed(min(depth, masks)))
+    return Parts(target, drafter, Match(), Fixed(min(depth, levels)))

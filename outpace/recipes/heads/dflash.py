@@ -25,9 +25,9 @@ def dflash(target: Target, *, head: DFlashModel, depth: int = 15) -> Parts:
 
     Args:
         head: folder with a head of DFlash that was trained for the target
-        depth: longest chain that is drafted, at most one token less than the head's blocks have
+        depth: longest chain that is drafted, at most as many tokens as one block of the head drafts
     """
-    masks = head.head.num_masks or 0
-    reader = partial(MaskReader, levels=masks)
+    levels = head.head.block_levels
+    reader = partial(MaskReader, levels=levels)
     drafter = FeatureDrafter(head, target.vocab, grow, sampled=True, reader=reader)
-    return Parts(target, drafter, Rejection(), Fixed(min(depth, masks)))
+    return Parts(target, drafter, Rejection(), Fixed(min(depth, levels)))

@@ -125,10 +125,11 @@ class FeatureHeadLesson(DrafterLesson):
             self.head, tokens, features, columns, self.num_steps, detached=objective.detached
         ):
             target_logits, mass, mask = self._target(batch, each.step)
-            logits = self.head.lm_head(each.outputs)
+            logits = self.logits_at(each, batch)
             true = self.at_columns(following(batch.hidden[-1], 1 + each.step), batch).to(logits)
             compared = Compared(logits, target_logits, mass, each.features, true, mask)
-            total = total + objective.weight(each.step, settings) * objective.loss(compared, settings)
+            loss = self.loss_at(each, compared, batch)
+            total = total + objective.weight(each.step, settings) * loss
             if objective.across is not None:
                 by_token.append(_by_token(each, columns, mask))
         return total if objective.across is None else total + objective.across(by_token, settings)
@@ -137,7 +138,15 @@ class FeatureHeadLesson(DrafterLesson):
         columns = self.columns(batch)
         features = features_of(self.head, batch)
         for each in self._objective.run(self.head, batch.tokens, features, columns, num_steps):
-            yield self.head.lm_head(each.outputs)
+            yield self.logits_at(each, batch)
+
+    def logits_at(self, outputs: UnrolledStep, batch: Batch) -> Tensor:  # (M, K)
+        """The head's logits at a step."""
+        return self.head.lm_head(outputs.outputs)
+
+    def loss_at(self, outputs: UnrolledStep, compared: Compared, batch: Batch) -> Tensor:
+        """The loss of a step, without its weight."""
+        return self._objective.loss(compared, self._settings)
 
     def draft_ids(self, device: torch.device) -> Tensor | None:
         return None if self.head.draft_ids is None else self.head.draft_ids.to(device)

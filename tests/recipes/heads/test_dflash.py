@@ -97,12 +97,18 @@ def muse_of(head: Any, layer_types: str = "full_attention") -> Any:
     return model
 
 
-def alone(muse: Any, head: Any, text: Tensor) -> Tensor:  # (masks, V)
-    """The logits at the masks behind a text, by transformers in one forward without a cache."""
+def states_of(muse: Any, head: Any, text: Tensor) -> Tensor:  # (levels, D)
+    """The inputs of the LM head in the block behind a text, by transformers in one forward without cache."""
     block = torch.cat((text[-1:], torch.full((head.num_masks,), head.mask_token)))
     with torch.no_grad():
         states = muse(head.embed_tokens(block)[None], taps_of(text[:-1], head)[None], use_cache=False)
-        return head.lm_head(states.last_hidden_state[0, 1:])
+    return states.last_hidden_state[0, 0 if head.drafts_at_root else 1 :]
+
+
+def alone(muse: Any, head: Any, text: Tensor) -> Tensor:  # (levels, V)
+    """The logits in that block."""
+    with torch.no_grad():
+        return head.lm_head(states_of(muse, head, text))
 
 
 def recorded(head: Any, steps: Any) -> list[tuple[Tensor, Tensor]]:
@@ -238,6 +244,21 @@ def test_a_draft_vocabulary_is_stored_by_speculators_alone(tmp_path: Path) -> No
     assert drafted and drafted <= set(ids.tolist())
 
 
+def test_a_head_that_drafts_at_the_last_token_too_is_stored_by_speculators_alone(tmp_path: Path) -> None:
+    head = head_of()
+    head.drafts_at_root = True
+    with pytest.raises(HeadFileError, match="z-lab has no heads that draft at the last token"):
+        save_head(head, tmp_path, target(), layout="z-lab")
+    save_head(head, tmp_path, target(), layout="speculators")
+    found: Any = load_head("dflash", tmp_path, target())
+    assert found.drafts_at_root and found.block_levels == 8
+    drafts = recorded(found, steps_of(dflash.build(target(), head=HeadModel(found))))
+    for text, drafted in drafts:
+        logits = alone(muse_of(head), head, text)
+        assert drafted.tolist() == logits.argmax(-1)[: len(drafted)].tolist()
+    assert max(len(drafted) for _, drafted in drafts) == 8
+
+
 @pytest.mark.parametrize(
     ("layout", "changes", "message"),
     [
@@ -249,7 +270,6 @@ def test_a_draft_vocabulary_is_stored_by_speculators_alone(tmp_path: Path) -> No
         ("z-lab", {"dflash_config.target_layer_ids": [0, 9]}, "layers 0, 9, and the target has layers 0 to"),
         ("z-lab", {"dflash_config.target_layer_ids": [0]}, "fc.weight reads 2 layers and its config.json"),
         ("speculators", {"sliding_window_non_causal": False}, "set it to true in its config.json"),
-        ("speculators", {"sample_from_anchor": True}, "drafts the first token at the last one of the text"),
         ("speculators", {"mask_token_id": "x"}, "mask_token_id 'x', but it is a whole number"),
     ],
 )

@@ -48,7 +48,8 @@ class DFlashHead(DraftHead):
     """Reads blocks of `num_masks` masks behind a token: the logits at a mask are for the token in its place.
 
     A feature is a token's fused hidden states and the number 1; the tokens of a block have zeros in its
-    place. The target's LM head gives the logits, or one of the head's own over a draft vocabulary."""
+    place. The target's LM head gives the logits, or one of the head's own over a draft vocabulary. With
+    `drafts_at_root` the logits at every token of the block, the first one too, are for the token after it."""
 
     method = "dflash"
     feature_lag = 0
@@ -64,6 +65,7 @@ class DFlashHead(DraftHead):
         *,
         mask_token: int,  # a token of the target, whose embedding the masks have
         num_masks: int = BLOCK_SIZE - 1,
+        drafts_at_root: bool = False,
         draft_ids: Tensor | None = None,  # (K,) target token of each logit
     ) -> None:
         if list(taps) != sorted(set(taps)) or not taps or taps[0] < 0:
@@ -71,7 +73,7 @@ class DFlashHead(DraftHead):
         super().__init__(config, embed, taps)
         size, eps = config.hidden_size, config.rms_norm_eps
         self.feature_size = size + 1
-        self.num_masks, self.mask_token = num_masks, mask_token
+        self.num_masks, self.mask_token, self.drafts_at_root = num_masks, mask_token, drafts_at_root
         self.fc = nn.Linear(len(self.taps) * size, size, bias=False)
         self.hidden_norm = LlamaRMSNorm(size, eps=eps)
         self.layers = nn.ModuleList([DFlashLayer(config, index) for index in range(config.num_hidden_layers)])

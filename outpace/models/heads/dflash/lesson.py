@@ -55,9 +55,11 @@ OBJECTIVE = Objective(
 class BlockLesson(FeatureHeadLesson):
     """The loss of a head that reads two-way blocks."""
 
+    objective = OBJECTIVE
+
     def __init__(self, head: DraftHead, target_head: nn.Module, settings: Head) -> None:
-        super().__init__(head, target_head, OBJECTIVE, settings)
-        self.num_steps = self.max_depth = head.num_masks or 0
+        super().__init__(head, target_head, self.objective, settings)
+        self.num_steps = self.max_depth = head.block_levels
         self._chosen: Tensor | None = None  # (R, C) bool, the columns of this step; None: all
 
     def forward(self, batch: Batch, noise: torch.Generator) -> Tensor:
@@ -78,10 +80,12 @@ class BlockLesson(FeatureHeadLesson):
 class BlockHeadMethod(HeadMethod):
     """Trains a head that reads two-way blocks."""
 
+    lesson_type: type[BlockLesson] = BlockLesson
+
     def lesson(
         self, drafter: DraftHead, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING
     ) -> Lesson:
-        return BlockLesson(drafter, learning_head(drafter, target), config.head)
+        return self.lesson_type(drafter, learning_head(drafter, target), config.head)
 
     def in_vllm(self, config: Mapping[str, Any]) -> Drafting | None:
         found = super().in_vllm(config)

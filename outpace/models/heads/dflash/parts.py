@@ -6,7 +6,7 @@ tokens only, the LM head. They number the target's layers differently: see `zlab
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformers import LlamaConfig
@@ -27,6 +27,8 @@ def build(
     block: int | None,
     mask: int | None,
     num: int,  # tokens that it drafts
+    at_root: bool = False,  # its first draft token is that of the logits at the block's first token
+    make: Callable[..., DFlashHead] = DFlashHead,
 ) -> tuple[DFlashHead, Tensors]:
     """A head with weights still to be set, and the tensors to set them to. HeadFileError if parts of the
     files contradict each other or the target."""
@@ -61,10 +63,27 @@ def build(
     if ids is None:
         tensors.pop("lm_head.weight", None)  # the target's, which some tools store as well
     tensors.pop("embed_tokens.weight", None)
-    head = DFlashHead(
-        config, target.embed, target.head, taps, mask_token=mask, num_masks=masks, draft_ids=ids
+    head = make(
+        config,
+        target.embed,
+        target.head,
+        taps,
+        mask_token=mask,
+        num_masks=masks,
+        drafts_at_root=at_root,
+        draft_ids=ids,
     )
     return head, tensors
+
+
+def check_num_layers(config: Config, target: TargetWithLayers) -> None:
+    """HeadFileError for a target with another number of layers than the one that the head was trained for."""
+    layers = config.get("num_target_layers")
+    if layers is not None and layers != target.num_layers:
+        raise HeadFileError(
+            f"it is for a target of {layers} layers, and this one has {target.num_layers}: give the model it "
+            "was trained for"
+        )
 
 
 def write_layers(head: DFlashHead, target: TargetWithLayers) -> Config:

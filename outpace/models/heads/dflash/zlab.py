@@ -28,12 +28,7 @@ def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[DF
             "its blocks are causal, and outpace reads those in which all masks see one another: give a head "
             f"without causal in {OPTIONS} of its {CONFIG}"
         )
-    layers = config.get("num_target_layers")
-    if layers is not None and layers != target.num_layers:
-        raise HeadFileError(
-            f"it is for a target of {layers} layers, and this one has {target.num_layers}: give the model it "
-            "was trained for"
-        )
+    parts.check_num_layers(config, target)
     return parts.build(
         config,
         tensors,
@@ -46,11 +41,17 @@ def read(config: Config, tensors: Tensors, target: TargetWithLayers) -> tuple[DF
 
 
 def write(head: Any, target: TargetWithLayers, name: str) -> tuple[Config, Tensors]:
-    """The configuration and tensors of a head. HeadFileError for a head with a draft vocabulary."""
+    """The configuration and tensors of a head. HeadFileError for a head with a draft vocabulary, and for one
+    that drafts at a block's first token."""
     assert isinstance(head, DFlashHead) and head.num_masks
     if head.draft_ids is not None:
         raise HeadFileError(
             "the layout z-lab has no draft vocabulary: write the layout speculators, which vLLM reads"
+        )
+    if head.drafts_at_root:
+        raise HeadFileError(
+            "the layout z-lab has no heads that draft at the last token of the text: write the layout "
+            "speculators"
         )
     options = {"mask_token_id": head.mask_token, "target_layer_ids": list(head.taps), "causal": False}
     config = {

@@ -48,14 +48,15 @@ KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
         f"a whole number from 0 to {LARGEST}",
         _whole,
-        "num_hidden_layers num_draft_layers inner_dim mask_token_id num_groups num_active_groups",
+        "num_hidden_layers num_draft_layers inner_dim mask_token_id num_groups num_active_groups markov_rank",
     ),
     ("a number above 0", _number, "rms_norm_eps rope_theta logit_scale factor partial_rotary_factor"),
     (
         "true or false",
         _flag,
         "attention_bias mlp_bias bias norm_before_residual norm_before_fc fc_norm norm_output rnn "
-        "tie_weights scale_input grounded_heads causal sliding_window_non_causal sample_from_anchor",
+        "tie_weights scale_input grounded_heads causal sliding_window_non_causal sample_from_anchor "
+        "dspark_bonus_anchor enable_confidence_head confidence_head_with_markov",
     ),
     (
         "an object",
@@ -71,7 +72,7 @@ KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     (
         "a text",
         lambda value: isinstance(value, str),
-        "model_type speculators_model_type hidden_act hydra_head_arch rope_type type",
+        "model_type speculators_model_type hidden_act hydra_head_arch rope_type type markov_head_type",
     ),
 )
 FIELDS = {name: (phrase, accepts) for phrase, accepts, names in KINDS for name in names.split()}
