@@ -59,15 +59,19 @@ class AdaptiveDepth:
         width: int = 1,
         trims: bool = False,
         num_models: int = 1,
+        levels_per_forward: int = 1,
     ) -> None:
         """`sizes`, `chain_sizes`: as in core.contracts.Target. `num_models`: draft models that propose a
         token each at every level, one of which is continued: a level costs `num_models` forwards, and is
-        accepted if one of its tokens is. ValueError for a depth or width below 1."""
+        accepted if one of its tokens is. `levels_per_forward`: levels that one forward of the drafter gives,
+        which then reads as many tokens for each row; further levels of these cost their verification alone.
+        ValueError for a depth or width below 1."""
         if max_depth < 1:
             raise ValueError(f"depth is {max_depth}; use 1 or more, or autoregressive for no drafts")
         if width < 1:
             raise ValueError(f"width is {width}; use 1 for chains or a larger number for trees")
         self._max_depth, self._width, self._trims = max_depth, width, trims
+        self._levels_per_forward = levels_per_forward
         self._num_models, self._level_tokens = num_models, 1.0  # mean number of different tokens of a level
         self._shape = Shape.branching((width, *[1] * (max_depth - 1))) if width > 1 else None
         self._rates, self._tokens = AcceptanceRates(), TokenAcceptance()
@@ -119,9 +123,12 @@ class AdaptiveDepth:
             ]
         )
         limits = [self._planned[slot] - level for slot in slots]
-        more = DraftChoices(limits, _reached(accepted * rates, rates, limits), numpy.ones(len(rows)))
-        now = self._seconds(ctx, numpy.array([float(level)]), numpy.array([float(self._drafted)]))
-        then = self._seconds(ctx, level + more.forwards, self._drafted + more.drafted)
+        # the next token's acceptance as the drafter predicts it, else as that of others in this row
+        reached = accepted * rates if frontier.survival is None else numpy.array(frontier.survival)
+        more = DraftChoices(limits, _reached(reached, rates, limits), numpy.ones(len(rows)))
+        drafting = numpy.array([float(sum(self._planned[slot] > 0 for slot in ctx.slots))])
+        now = self._seconds(ctx, numpy.array([float(level)]), numpy.array([float(self._drafted)]), drafting)
+        then = self._seconds(ctx, level + more.levels, self._drafted + more.drafted, drafting)
         gained = more.tokens - len(rows) - self._speed * (then - now)
         best = divmod(int(gained.argmax()), gained.shape[1])
         ends = [True] * len(rows)
@@ -130,11 +137,15 @@ class AdaptiveDepth:
         self._drafted += ends.count(False)
         return ends
 
-    def _seconds(self, ctx: Context, forwards: Numbers, drafted: Numbers) -> Numbers:
-        """Predicted seconds of this step, by the number of draft forwards and draft tokens."""
+    def _seconds(self, ctx: Context, levels: Numbers, drafted: Numbers, drafting: Numbers) -> Numbers:
+        """Predicted seconds of this step, by the numbers of levels, draft tokens and rows with drafts."""
         unread = 0 if ctx.unread is None else sum(map(len, ctx.unread))
-        forwards, drafted = forwards * self._num_models, drafted * self._level_tokens
-        return self._cost.seconds(len(ctx.slots), sum(ctx.committed), unread, forwards, drafted)
+        forwards = numpy.ceil(levels / self._levels_per_forward) * self._num_models
+        drafted = drafted * self._level_tokens
+        seconds = self._cost.seconds(len(ctx.slots), sum(ctx.committed), unread, forwards, drafted)
+        if self._levels_per_forward == 1:  # the drafter reads as many tokens as it drafts
+            return seconds
+        return seconds + self._cost.reading(forwards * self._levels_per_forward * drafting - drafted)
 
     def _best(self, ctx: Context, limits: Sequence[int]) -> list[int]:
         """The depths with the most expected tokens per second."""
@@ -161,7 +172,8 @@ class AdaptiveDepth:
         choices = DraftChoices(limits, _reached(first, rates, limits), shares, self._width)
         tokens = choices.tokens
         plain = self._cost.plain_seconds(rows, context)
-        seconds = self._seconds(ctx, choices.forwards, choices.drafted)
+        drafting = choices.sum_over_drafted_rows(numpy.ones(rows))
+        seconds = self._seconds(ctx, choices.levels, choices.drafted, drafting)
         if unread:
             seconds -= self._cost.plain_seconds(rows, context, unread) - plain  # reading the prompts
         seconds = numpy.maximum(seconds, LEAST_SECONDS)
@@ -199,7 +211,7 @@ class AdaptiveDepth:
     def observe(self, step: Step) -> None:
         ctx, forest = step.ctx, step.draft.tree.forest
         missed = self._missed(ctx)
-        drafted, read_by_draft = 0, 0
+        drafted, read_by_draft, drafting = 0, 0, 0
         for row, slot in enumerate(ctx.slots):
             if not step.generated[row]:
                 continue
@@ -214,6 +226,7 @@ class AdaptiveDepth:
                 expected = num_drafted if self._trims else self._width * planned
                 self._rates.record(slot, max(1, expected), num_drafted, tested, accepted)
                 read_by_draft += missed[row]
+                drafting += 1
                 # accepted tokens stay in the draft model's KV cache
                 self._read[slot] = ctx.committed[row] + len(step.generated[row])
             else:
@@ -223,7 +236,9 @@ class AdaptiveDepth:
             self._tokens.learn(step)
         reads = ctx.unread is not None and any(len(unread) for unread in ctx.unread)
         if "score" in step.seconds:
-            self._cost.record_drafting(step, drafted + read_by_draft)
+            in_blocks = step.draft.forwards * self._levels_per_forward * drafting
+            read_by_draft += drafted if self._levels_per_forward == 1 else in_blocks
+            self._cost.record_drafting(step, read_by_draft)
             if not reads and all(step.generated):
                 self._cost.record(step, drafted)
 

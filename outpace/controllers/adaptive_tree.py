@@ -42,8 +42,8 @@ class AdaptiveTree:
     al. 2024). It is corrected by how often paths of about that probability were. A step generates one token
     per row and one for every node on an accepted path; so the best number of nodes, in the order of their
     probability, is where the expected number of tokens divided by the predicted time of the step is largest.
-    A further level extends as many of the paths that would stay as pay for the head's forward over them; if
-    none do, drafting ends. In the first steps sizes are fixed.
+    A further level extends as many of the paths that would stay as pay for the head's forward over them, if
+    the level needs one; if none do, drafting ends. In the first steps sizes are fixed.
 
     Tokens of the tree are chosen, not drawn, so a choice that depends on them leaves the output exact.
     """
@@ -52,16 +52,23 @@ class AdaptiveTree:
     plans_across_rows = True
 
     def __init__(
-        self, depth: int, num_nodes: int, sizes: Sequence[int] = (), head_sizes: Sequence[int] = ()
+        self,
+        depth: int,
+        num_nodes: int,
+        sizes: Sequence[int] = (),
+        head_sizes: Sequence[int] = (),
+        *,
+        levels_per_forward: int = 1,
     ) -> None:
         """`depth`, `num_nodes`: levels and draft tokens of the largest tree of one row. `sizes`,
         `head_sizes`: numbers of tokens to which compiled forwards of the target and of the draft head are
         padded; empty if these are not compiled. At every level a compiled head computes all nodes of a
-        branching tree again, and of a chain only the new node. ValueError for a depth or number of nodes
-        below 1."""
+        branching tree again, and of a chain only the new node. `levels_per_forward`: levels that one forward
+        of the head gives (see drafters.model.look_ahead), after which the next one reads the whole tree
+        again. ValueError for a depth or number of nodes below 1."""
         if min(depth, num_nodes) < 1:
             raise ValueError(f"depth is {depth} and num_nodes {num_nodes}; use 1 or more")
-        self._depth, self._num_nodes = depth, num_nodes
+        self._depth, self._num_nodes, self._levels_per_forward = depth, num_nodes, levels_per_forward
         self._cost = StepCost(sizes)
         self._num_drafts = 0
         self._accepted, self._tested = numpy.zeros(NUM_BINS), numpy.zeros(NUM_BINS)
@@ -74,7 +81,7 @@ class AdaptiveTree:
         self._is_chain: list[bool] = []  # by row: whether these are a chain
         self._step_seconds = numpy.zeros(1)  # predicted, without drafting, by number of draft tokens
         # of a draft, of each forward of the head, and of each token in it
-        self._start_seconds = self._level_seconds = self._token_seconds = 0.0
+        self._start_seconds = self._forward_seconds = self._token_seconds = 0.0
 
     def plan(self, ctx: Context) -> Plan:
         limits = [min(self._depth, limit) for limit in ctx.max_draft_depth]
@@ -97,7 +104,7 @@ class AdaptiveTree:
         self, candidates: Sequence[PathScores], newest: Sequence[PathScores], levels: int
     ) -> list[int]:
         if self._num_drafts <= FIRST_STEPS:
-            return self._extended([self._first(len(each)) for each in newest])
+            return self._extended([self._first(len(each)) for each in newest], levels)
         scores, _ = self._sorted(candidates)
         number, tokens, seconds = self._best(scores, levels)
         if number == 0:  # not even the most probable paths pay
@@ -105,10 +112,12 @@ class AdaptiveTree:
         # what follows a path is less probable than the path: where it does not stay, nothing below it would
         extended, of = self._sorted([each[each >= scores[number - 1]] for each in newest])
         added = numpy.cumsum(self._probabilities(extended)) * (self._went_on / self._ended)
-        more = self._level_seconds + self._token_seconds * self._computed(of.tolist())
+        more = numpy.zeros(len(of))
+        if self._needs_forward(levels):
+            more = self._forward_seconds + self._token_seconds * self._computed(of.tolist())
         speeds = (tokens + added) / (seconds + more)
         best = int(speeds.argmax()) + 1 if len(speeds) and speeds.max() > tokens / seconds else 0
-        return self._extended(numpy.bincount(of[:best], minlength=len(newest)).tolist())
+        return self._extended(numpy.bincount(of[:best], minlength=len(newest)).tolist(), levels)
 
     def _first(self, most: int) -> int:
         """`most` times this step's share in FIRST_SHARES, rounded: at least 1, unless `most` is 0."""
@@ -167,20 +176,21 @@ class AdaptiveTree:
     def _best(self, scores: Numbers, levels: int) -> tuple[int, float, float]:
         """The best number of nodes, and the expected tokens and seconds of a step with them."""
         tokens = self._rows + numpy.concatenate(([0.0], numpy.cumsum(self._probabilities(scores))))
-        forwards = levels * self._level_seconds + self._num_computed * self._token_seconds
-        seconds = self._step_seconds[: len(tokens)] + self._start_seconds + forwards
+        forwards = -(-levels // self._levels_per_forward)
+        drafting = forwards * self._forward_seconds + self._num_computed * self._token_seconds
+        seconds = self._step_seconds[: len(tokens)] + self._start_seconds + drafting
         best = int((tokens / seconds).argmax())
         return best, float(tokens[best]), float(seconds[best])
 
     def _predict(self, rows: int, context: int) -> None:
         """Predict the times of the next step, of `rows` rows with `context` tokens in the KV cache."""
-        self._rows, self._num_computed = rows, self._padded(rows)
+        self._rows, self._num_computed = rows, self._padded(rows * self._levels_per_forward)
         self._nodes, self._is_chain = [1] * rows, [True] * rows
         nodes, zero, one = numpy.arange(rows * self._num_nodes + 1.0), numpy.zeros(1), numpy.ones(1)
-        one_level, two_levels = (self._cost.drafting(levels, zero, context) for levels in (one, 2 * one))
+        first, both = (self._cost.drafting(forwards, zero, context) for forwards in (one, 2 * one))
         self._step_seconds = numpy.maximum(LEAST_SECONDS, self._cost.verifying(rows, context, 0, nodes))
-        self._level_seconds = float((two_levels - one_level)[0])
-        self._start_seconds = float(one_level[0]) - self._level_seconds
+        self._forward_seconds = float((both - first)[0])
+        self._start_seconds = float(first[0]) - self._forward_seconds
         self._token_seconds = float(self._cost.drafting(zero, one, context)[0])
 
     def _computed(self, rows: Sequence[int]) -> Numbers:
@@ -197,16 +207,24 @@ class AdaptiveTree:
     def _padded(self, tokens: int) -> float:
         return float(padded(numpy.array([float(tokens)]), self._head_sizes)[0])
 
+    def _needs_forward(self, levels: int) -> bool:
+        """Whether the level after these needs a forward of the head."""
+        return levels % self._levels_per_forward == 0
+
     def _computed_in(self, row: int, count: int) -> int:
         """Tokens that the head's next forward computes for this row if it extends `count` of its new nodes:
-        just these, or a compiled head all nodes of the row once they branch."""
+        just these, or a compiled head all nodes of the row once they branch; with masks, all nodes and the
+        masks behind the new ones."""
+        if self._levels_per_forward > 1:
+            return self._nodes[row] + count * self._levels_per_forward if count else 0
         is_alone = not len(self._head_sizes) or count == 0 or (count == 1 and self._is_chain[row])
         return count if is_alone else self._nodes[row] + count
 
-    def _extended(self, counts: list[int]) -> list[int]:
-        """Record that the head extends `counts[row]` new nodes of each row; returns `counts`."""
+    def _extended(self, counts: list[int], levels: int) -> list[int]:
+        """Record that `counts[row]` new nodes of each row are extended after this number of levels; returns
+        `counts`."""
         rows = [row for row, count in enumerate(counts) for _ in range(count)]
-        if rows:
+        if rows and self._needs_forward(levels):
             self._num_computed += float(self._computed(rows)[-1])
         for row, count in enumerate(counts):
             self._nodes[row] += count

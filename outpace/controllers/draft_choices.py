@@ -29,7 +29,7 @@ class DraftChoices:
         self._within = level < numpy.arange(1, deepest + 1)[:, None]
         self._first = self._within & (level == 0)
         share = shares[self._row]
-        self.forwards = numpy.arange(1.0, deepest + 1)[:, None]  # of the draft model
+        self.levels = numpy.arange(1.0, deepest + 1)[:, None]  # of the deepest draft
         self.drafted: Numbers = nodes_per_level * (self._within * share).cumsum(1)  # draft tokens
         # expected number of tokens that the step generates: accepted ones, and the target's own one per row
         self.tokens: Numbers = self._num_rows + (self._within * share * reached[self._row, level]).cumsum(1)

@@ -52,6 +52,7 @@ class Load:
     # of the first makes their mean the acceptance rate. None: all tokens have the acceptance rate
     draft_probs: tuple[float, float] | None = None
     num_models: int = 1  # draft models that propose at every level, one after the other
+    levels_per_forward: int = 1  # of the draft model
     sizes: Sequence[int] = ()  # padded sizes of the target's forwards, as in core.contracts.Target
 
     def __post_init__(self) -> None:
@@ -87,11 +88,13 @@ class Load:
         self.planned.append(plan.depth)
         drafts = self._drafts(plan)
         depths = tuple(map(len, drafts))
-        drafted, forwards, draft_seconds = sum(depths), max(depths), 0.0
-        for level in range(forwards):
+        drafted, per_forward, draft_seconds = sum(depths), self.levels_per_forward, 0.0
+        firsts = range(0, max(depths), per_forward)
+        forwards = len(firsts)
+        for level in firsts:
             read = [row for row, depth in enumerate(depths) if depth > level]
             missed = sum(self._lengths[row] - 1 - self._read[row] for row in read) if level == 0 else 0
-            draft_seconds += self.num_models * self.costs.of_draft(len(read) + missed)
+            draft_seconds += self.num_models * self.costs.of_draft(per_forward * len(read) + missed)
         accepted = [self._accepted(draft) for draft in drafts]
         for row, depth in enumerate(depths):
             if depth:

@@ -51,6 +51,18 @@ def test_depths_fall_to_0_as_load_rises_and_plain_decoding_is_never_much_faster(
     assert depths[0] > 4 and depths[-1] < 0.1, depths
 
 
+def test_levels_of_a_forward_that_is_made_anyway_cost_their_verification_alone() -> None:
+    rates, costs, blocks, found = [0.7] * 2, Costs(draft=4e-3), {"levels_per_forward": 8}, list[Load]()
+    best = max(Load(Fixed(depth), rates, costs, **blocks).run(250).speed for depth in range(9))
+    for told in (8, 1):
+        controller = AdaptiveDepth(8, levels_per_forward=told)
+        load = Load(controller, rates, costs, jitter=0.1, **blocks).run(WARM_UP)
+        load.seconds, load.tokens, load.planned = 0.0, 0, []
+        found.append(load.run(800))
+    assert found[0].speed > 0.94 * best
+    assert mean_depth(found[0]) > mean_depth(found[1]), list(map(mean_depth, found))
+
+
 @pytest.mark.parametrize(
     ("rate", "rows"),
     [

@@ -44,8 +44,8 @@ class Clock:
         return self.draft * forwards + self.read * tokens
 
 
-def controller(clock: Clock, num_rows: int = 1, num_nodes: int = 10) -> AdaptiveTree:
-    made: Any = AdaptiveTree(6, num_nodes)
+def controller(clock: Clock, num_rows: int = 1, num_nodes: int = 10, **options: Any) -> AdaptiveTree:
+    made: Any = AdaptiveTree(6, num_nodes, **options)
     made._cost, made._num_drafts = clock, FIRST_STEPS + 1
     made._predict(num_rows, 0)
     return made
@@ -75,6 +75,20 @@ def test_a_level_is_drafted_while_it_pays() -> None:
     assert not any(controller(Clock(draft=0.05)).extend([logs(0.01)], [logs(0.01)], 1))
 
 
+def test_levels_of_a_forward_that_is_made_anyway_are_drafted() -> None:
+    made: Any = controller(Clock(draft=2.0, read=0.01), levels_per_forward=3)
+    candidates = [logs(0.9, 0.8, 0.005)]
+    assert [made.extend(candidates, candidates, levels) for levels in (1, 2, 3)] == [[2], [2], [0]]
+    assert made._num_computed == 3  # the root and two masks
+    cheap: Any = controller(Clock(draft=0.01), levels_per_forward=3)
+    assert cheap.extend(candidates, candidates, 3) == [2]
+    assert cheap._num_computed == 3 + 1 + 2 * 3  # the root again, and two nodes with two masks each
+    # what is verified is the same, and its time does not rise with levels of the same forward
+    assert (
+        made._best(candidates[0], 1)[2] == made._best(candidates[0], 3)[2] < made._best(candidates[0], 4)[2]
+    )
+
+
 def test_only_paths_that_would_stay_are_extended() -> None:
     candidates, newest = [logs(0.9, 0.85, 0.1, 0.001), logs(0.8)], [logs(0.9, 0.1, 0.001), logs(0.8)]
     assert controller(Clock(token=0.01), 2).keep(candidates, 1) == [3, 1]
@@ -88,9 +102,9 @@ def test_a_head_that_computes_trees_anew_is_asked_for_chains() -> None:
     made: Any = AdaptiveTree(6, 10, head_sizes=(1, 4, 8))
     made._predict(2, 0)
     assert made._computed([0, 1, 0, 0, 1]).tolist() == [1, 4, 4, 8, 8]  # 1, 1 + 1, 3 + 1, 4 + 1 and 4 + 3
-    made._extended([1, 1])
+    made._extended([1, 1], 1)
     assert made._computed([1, 0]).tolist() == [1, 4]  # both rows are chains
-    made._extended([2, 1])
+    made._extended([2, 1], 2)
     assert made._computed([1, 0]).tolist() == [1, 8]  # 1 in the chain, 4 + 1 in the tree
     assert made._num_computed == 4 + 4 + 8
 

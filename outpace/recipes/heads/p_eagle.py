@@ -50,5 +50,7 @@ def p_eagle(
     drafter = FeatureDrafter(head, target.vocab, growth, sampled=is_chain, reader=reader)
     if adaptive and is_chain:
         raise ValueError("adaptive sizes trees: use it with tree dynamic")
-    controller = AdaptiveTree(depth, num_nodes, target.sizes, head.model.sizes) if adaptive else Fixed(depth)
+    sizes = target.sizes, head.model.sizes
+    adapting = AdaptiveTree(depth, num_nodes, *sizes, levels_per_forward=depth)
+    controller = adapting if adaptive else Fixed(depth)
     return Parts(target, drafter, Rejection(), controller)

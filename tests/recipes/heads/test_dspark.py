@@ -8,13 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
 
+from outpace.controllers.adaptive_depth import FIRST_DEPTHS
+from outpace.controllers.step_cost import StepCost
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Plan
+from outpace.core.contracts import Draft, Plan, Step
+from outpace.cost.linear_cost import Numbers
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.models.heads.dflash.head import DFlashHead
 from outpace.models.heads.dspark.head import DSparkHead, untrained_dspark
@@ -32,6 +36,7 @@ from outpace.training.features import Batch
 from outpace.training.lessons.feature_heads import features_of
 from outpace.training.packed_blocks import packed_blocks
 from tests.recipes.heads.test_dflash import CASES, VOCAB, alone, muse_of, states_of, steps_of, target
+from tests.tiers import slow
 
 
 def head_of(seed: int = 4, **options: Any) -> Any:
@@ -67,8 +72,9 @@ def odds(head: Any, state: Tensor, token: int) -> Tensor:
         return (head.confidence_head.proj(read)).sigmoid()
 
 
-@pytest.mark.parametrize("confidence", [0.0, 0.3])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("temperature", "confidence"), [slow(0.0, 0.0), (0.0, 0.3), slow(1.0, 0.0), (1.0, 0.3)]
+)
 def test_drafts_are_those_of_the_plain_loop(temperature: float, confidence: float) -> None:
     """Two texts at once with KV caches, against transformers' class without a cache, the bias of the token
     before, and the product of the predictions, one token after the other."""
@@ -104,7 +110,7 @@ def test_drafts_are_those_of_the_plain_loop(temperature: float, confidence: floa
     assert len(lengths) > (3 if confidence else 1)
 
 
-@pytest.mark.parametrize("at_root", [True, False])
+@pytest.mark.parametrize("at_root", [True, slow(False)])
 def test_without_biases_it_is_dflash(at_root: bool) -> None:
     head = head_of(drafts_at_root=at_root)
     torch.nn.init.zeros_(head.markov_head.markov_w2.weight)
@@ -205,8 +211,9 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(changes: Any, message: str
 def test_a_text_s_tokens_stand_for_those_drafted_before() -> None:
     """In training, the logits at each column are those of its block with the text's biases, the acceptance is
     learned from them, and every weight learns."""
-    head = head_of().float()
-    lesson = DSparkLesson(head, copy.deepcopy(target().head).float(), Head())
+    of = HFTarget(copy.deepcopy(target().model).float())
+    head: Any = untrained_dspark(of, 4)
+    lesson = DSparkLesson(head, of.head, Head())
     assert lesson.num_steps == 7 and METHODS[0].defaults().head.num_heads == 7
     tokens = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]])
     hidden = {layer: torch.randn(1, 10, 16) for layer in (-1, *head.taps)}
@@ -234,3 +241,38 @@ def test_a_compiled_head_drafts_the_same_in_one_forward() -> None:
         found.append([step.draft.tree.tokens.tolist() for step in steps])
     assert opened.model.compiled is not None
     assert found[0] == found[1] and len(found[0]) >= 5
+
+
+def test_a_block_is_drafted_as_far_as_pays() -> None:
+    """Where verification costs much, chains end where the head expects less; its forward is made anyway."""
+    head, lengths = HeadModel(head_of()), list[list[int]]()
+    for per_token in (1e-4, 0.5):
+        parts = dspark.build(target(), head=head, adaptive=True)
+        controller: Any = parts.controller
+        controller._cost, controller._num_plans = KnownTimes(per_token), len(FIRST_DEPTHS)
+        steps = steps_of(parts, 1.0, max_tokens=40)
+        found = [len(nodes) - 1 for step in steps for nodes in step.draft.tree.forest.nodes]
+        lengths.append([length for length in found if length])
+        assert {step.draft.forwards for step in steps} <= {0, 1}
+    assert max(lengths[0]) == 7 and sum(lengths[0]) / len(lengths[0]) > sum(lengths[1]) / len(lengths[1]) + 1
+
+
+class KnownTimes(StepCost):
+    """A second for a forward of the target, more for every draft token, a tenth for the head's."""
+
+    def __init__(self, per_token: float) -> None:
+        super().__init__()
+        self._per_token = per_token
+
+    def knows(self, rows: int) -> bool:
+        return True
+
+    def record(self, step: Step, drafted: int) -> None:
+        """Does nothing: nothing is left to measure."""
+
+    def record_drafting(self, step: Step, read: int) -> None:
+        assert read >= step.draft.forwards * 7  # a block is read as a whole
+
+    def seconds(self, rows: int, context: int, unread: int, forwards: Numbers, drafted: Numbers) -> Numbers:
+        assert float(numpy.max(forwards)) <= 1
+        return 1 + self._per_token * drafted + 0.1 * forwards
