@@ -78,6 +78,7 @@ STARTS = {  # family -> what it needs, and the method to start with
     "training-free": ("nothing", "suffix-decoding"),
     "trained heads": ("a draft head (`outpace train`)", "eagle"),
     "self-speculation": ("nothing, or a target trained with early exits", "layerskip"),
+    "diffusion drafters": ("a draft model that fills masks (`outpace train`)", "specdiff"),
     "exact verification": ("a draft model", "block-verification"),
     "other vocabularies": ("any draft model", "tli"),
     "relaxed acceptance": ("a draft model or a draft head", "medusa-typical"),

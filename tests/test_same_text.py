@@ -209,7 +209,8 @@ def built(name: str) -> Callable[[], Parts]:
     )
 
 
-# without an index, or further samples, or as a target; or nothing is accepted at the exact limit
+# without an index, or further samples, or as a target; or nothing is accepted at the exact limit, or from a
+# draft model that was not trained to fill masks
 NOTHING_DRAFTED = {
     "autoregressive",
     "dresd",
@@ -218,6 +219,7 @@ NOTHING_DRAFTED = {
     "multi-sample",
     "quicksilver",
     "rest",
+    "specdiff",
 }
 EARLY_LAYERS = {"kangaroo"}  # even an untrained adapter passes on what the target's first layers compute
 LEARN = {"lookahead", "stand", "token-recycling"}  # they draft only from generated tokens

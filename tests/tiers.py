@@ -36,6 +36,7 @@ OF_FAMILIES = (
     "pearl",
     "polybasic",
     "smartspec",
+    "specdiff",
     "speculative-sampling",
     "suffix-decoding",
     "tli",

@@ -10,8 +10,8 @@ PLANNED = frozenset(
     """
     arbitrage aurora confu cspd deer diffuspec dream dsp dultra flash glide-cape
     gsd hivis lantern longspec magicdec mulo-sd online-sd owl ralmspec
-    ralmspec-knnlm rapid specdiff specdiff2 specextend speckv specpc specpv
-    specreason speculative-rag speculative-streaming speculative-thinking
+    ralmspec-knnlm rapid specdiff2 specextend speckv specpc specpv specreason
+    speculative-rag speculative-streaming speculative-thinking
     speculative-verdict specvlm srm stree syntax-aligned-medusa tlt vispec
     """.split()
 )

@@ -17,13 +17,16 @@ from outpace.training.config import ConfigError, TrainConfig
 from outpace.training.method import STORED
 
 
-def draft_model(model: Model, config: TrainConfig, draft: str | None) -> PreTrainedModel:
-    """The draft model to train, in float32; without a name, a new one that is smaller than the target."""
+def draft_model(
+    model: Model, config: TrainConfig, draft: str | None, *, num_added: int = 0
+) -> PreTrainedModel:
+    """The draft model to train, in float32; without a name, a new one that is smaller than the target. One
+    that is given has the target's token ids, or `num_added` more."""
     if draft is None:
         return smaller(model.target.model, config)
     loaded = load(draft, dtype="float32", device=str(model.target.device))
     check_same_tokens(model, loaded)
-    if loaded.target.vocab != model.target.vocab:
+    if loaded.target.vocab not in (model.target.vocab, model.target.vocab + num_added):
         raise ConfigError(
             f"{draft} has {loaded.target.vocab} token ids and the target {model.target.vocab}, which "
             f"training cannot pair: save the draft after model.resize_token_embeddings({model.target.vocab})"

@@ -41,7 +41,7 @@ def packed_blocks(
     places = 1 + index[..., None] + torch.arange(1 + num_masks, device=device)
     at = torch.cat((torch.arange(count, device=device).expand(rows, -1), places.flatten(1)), 1)
     embedded = head.embedded(read).detach().to(features.dtype)
-    mask = _mask(index, count, 1 + num_masks)
+    mask = seen_by_blocks(index, count, 1 + num_masks)
     states = head.states(embedded, torch.cat((features, given), 1), at, mask, None)
     of_blocks = states[:, count:].unflatten(1, (width, 1 + num_masks))
     for step in range(num_steps):
@@ -50,7 +50,9 @@ def packed_blocks(
         yield UnrolledStep(step, found, normed, normed if head.state_layer == -1 else found)
 
 
-def _mask(index: Tensor, count: int, size: int) -> Tensor:  # (R, W) -> (R, 1, C + WB, C + WB) bool
+def seen_by_blocks(  # (R, W) -> (R, 1, C + WB, C + WB) bool
+    index: Tensor, count: int, size: int
+) -> Tensor:
     """Which tokens of the text and of the blocks each of them attends to."""
     rows, width = index.shape
     device = index.device

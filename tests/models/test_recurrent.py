@@ -50,6 +50,7 @@ BY_TREES = {
         "reader",
         "rsd-c",
         "rsd-s",
+        "specdiff",
         "specinfer",
     ),
     *("specmemo", "spectr-kseq", "stand", "traversal"),

@@ -51,8 +51,10 @@ class DraftModel:
     `sampled`: draw the draft tokens instead of taking the most probable ones; `replace`: draw siblings with
     replacement; `growth`: a function that builds the tree, in place of `drafters.model.grow.grow`;
     `keeps_drafted`: false drops the KV entries of drafted tokens after each draft, for models whose entries
-    differ while they draft: committed ones are read again with the next root; `keeps_hidden`: keep hidden
-    states for `growth`; `keeps_logits`: keep the logits of the last draft for `read`;
+    differ while they draft: committed ones are read again with the next root; `rereads`: the same, and every
+    forward of a draft reads the whole tree, which may have other tokens than the one before it;
+    `keeps_hidden`: keep hidden states for `growth`; `keeps_logits`: keep the logits of the last draft for
+    `read`;
     `carried_layer`: a layer of the target, of which the model is a part: the draft carries its outputs at all
     nodes, also those of the last level, which are read for that; `prompt_tokens`: most tokens that it lacks
     of all texts together that are read in one forward; None: all of them, if the model permits;
@@ -72,6 +74,7 @@ class DraftModel:
         replace: bool = False,
         growth: Growth | None = None,
         keeps_drafted: bool = True,
+        rereads: bool = False,
         keeps_hidden: bool = False,
         carried_layer: int | None = None,
         keeps_logits: bool = False,
@@ -90,7 +93,7 @@ class DraftModel:
         self._outputs = Want(hidden=frozenset(layers)) if layers else NOTHING
         # layer -> its outputs at the nodes of the draft in progress, one tensor per forward
         self._hidden: dict[int, list[Tensor]] = {}
-        self._keeps_drafted = keeps_drafted
+        self._keeps_drafted, self._rereads = keeps_drafted and not rereads, rereads
         self._keeps_logits, self._prompt_tokens = keeps_logits or reads_leaves, prompt_tokens
         self._reads_leaves = reads_leaves
         self._logits: Tensor | None = None  # at the nodes of `_read`, before sampling parameters
@@ -315,6 +318,8 @@ class Reader(DraftReader):
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
         drafter, slots = self._drafter, self._ctx.slots
         gap = None if self.forwards else self.gap
+        if drafter._rereads:
+            self._cache.discard()
         with self.timed():
             scores = drafter.model.score(tree, slots, self._cache, drafter._outputs, gap=gap)
         drafter._read = (tree, slots)

@@ -130,7 +130,7 @@ def grow(
                 return tree
     record_probs = record_probs or plan.stop is not None
     grower = Grower(ctx.roots, confidence=record_probs)
-    ends = range(len(plan.depth)) if given is None else _chosen_chains(grower, given)
+    ends = range(len(plan.depth)) if given is None else chosen_chains(grower, given)
     if plan.stem is not None:
         ends = _leaves_of_stem(grower, plan.stem, plan.depth, ctx.max_draft_depth)
     frontier = [node for node in ends if plan.depth[grower.rows[node]] > 0]
@@ -234,7 +234,7 @@ def _leaves_of_stem(grower: Grower, stem: TokenTree, depth: Sequence[int], room:
     return [place[node] for node in place if place.keys().isdisjoint(forest.children[node])]
 
 
-def _chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]:
+def chosen_chains(grower: Grower, chains: Sequence[Sequence[int]]) -> list[int]:
     """Add a chain of given tokens below every root, not drawn and therefore verified by matching; returns the
     last node of each row."""
     ends = list(range(len(chains)))

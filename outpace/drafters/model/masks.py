@@ -37,7 +37,12 @@ def in_masks(ctx: Context, plan: Plan, read: Read, *, growth: Growth, mask: int)
 
 
 def with_masks(
-    tree: TokenTree, anchors: Sequence[int], ids: Tensor, counts: Sequence[int] | None = None
+    tree: TokenTree,
+    anchors: Sequence[int],
+    ids: Tensor,
+    counts: Sequence[int] | None = None,
+    *,
+    end: int | None = None,  # a token behind the masks of each anchor
 ) -> tuple[TokenTree, list[int]]:  # (masks,), (A,) -> the tree, (A × (1 + masks),)
     """The tree with a chain of these mask tokens below each anchor, of at most `counts` of them; and for each
     anchor itself and its masks: in place of those that it lacks, its last one. New nodes follow level by
@@ -52,5 +57,8 @@ def with_masks(
                 tokens.append(ids[level : level + 1])
             else:
                 of_anchor.append(of_anchor[-1])
+    if end is not None:
+        parents += [of_anchor[-1] for of_anchor in nodes]
+        tokens.append(torch.full((len(nodes),), end))
     forest = Forest.of(parents, tree.forest.num_rows)
     return TokenTree(torch.cat(tokens), forest), [node for of_anchor in nodes for node in of_anchor]

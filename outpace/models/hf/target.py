@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from outpace.core.contracts import NOTHING, Cache, Carry, Choose, Ends, Prompt, Scores, Want
+from outpace.core.contracts import NOTHING, Cache, Carry, Choose, Ends, Prompt, Scores, Target, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.eager.eight_bits import FORMATS
@@ -126,6 +126,7 @@ class HFTarget:
         self.chains_only = by_slot or self.forward.keeps_states
         # of a draft head that reads blocks: each of a tree's nodes attends to all of them
         self._two_way = bool(getattr(model, "two_way", False))
+        self._in_windows = False  # the same but for roots, which attend to the text alone
         if self.chains_only:
             name = type(model).__name__
             recurrent = self.forward.keeps_states
@@ -248,6 +249,21 @@ class HFTarget:
         made = copy.copy(self)
         made._fit = FittedVocabulary(self.own_vocab, vocab)
         made.vocab = vocab if self._drafts_all else self.vocab
+        return made
+
+    def in_windows(self, num_behind: int = 0) -> HFTarget:
+        """The same model, but the nodes of a draft attend to all nodes of their tree, as the masks of a
+        diffusion model do. Roots attend to the text alone, so that their KV entries are those of a text. Its
+        `max_length` leaves room for `num_behind` tokens behind a draft. ValueError for a model that reads no
+        trees."""
+        if self.chains_only:
+            raise ValueError(
+                f"{type(self.model).__name__} reads chains only, and masks of a window attend to those after "
+                "them: use a draft model without recurrent layers, or speculative-sampling"
+            )
+        made = copy.copy(self)
+        made._two_way = made._in_windows = True
+        made.max_length = None if self.max_length is None else self.max_length - num_behind
         return made
 
     def over_vocabulary(self, logits: Tensor) -> Tensor:  # (N, K) -> (N, V)
@@ -427,6 +443,8 @@ class HFTarget:
             size = row.first + len(row.nodes)
             depths = torch.arange(size) if row.depths is None else row.depths
             visible, top = torch.ones(size, size, dtype=torch.bool), base + row.deepest
+            if self._in_windows:
+                visible[0, 1:] = False
             return RowInputs(slot, start, end, base, depths, visible, top, two_way=True)
         if row.is_chain:
             return RowInputs(slot, start, end, base, top=end - 1)
@@ -472,6 +490,12 @@ class HFTarget:
                 outputs[index].append(part)
                 cache.lengths[slots[index]] += end - start
         return ForwardOutputs.joined([part for row in outputs for part in row])
+
+
+def reading_windows(draft: Target, num_behind: int = 0) -> Target:
+    """The draft model with two-way windows, as `HFTarget.in_windows` makes it. Table models stay as they are:
+    what they give for a mask depends on the tokens before it, which is a draft like any other."""
+    return draft.in_windows(num_behind) if isinstance(draft, HFTarget) else draft
 
 
 def _batches(lengths: list[int], packs: bool) -> list[list[tuple[int, int, int]]]:

@@ -81,6 +81,7 @@ from outpace.proof.mutants.siblings import (
     likeliest_kept,
 )
 from outpace.proof.mutants.skip_sets import BestDraft, chosen_layers, most_probable_siblings
+from outpace.proof.mutants.windows import confidence_claimed
 from outpace.recipes.control.disco import LearnedConfidence
 from outpace.recipes.control.specdec_pp import Survival
 from outpace.recipes.training_free.stand.recipe import NGramProbabilityDrafter
@@ -240,6 +241,10 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant(
             "falcon: q of the second token conditioned on the first",
             lambda: Parts(target, conditioned_on_the_first_token(target), Rejection(), chain),
+        ),
+        Mutant(
+            "window in confidence order claimed",
+            lambda: Parts(target, confidence_claimed(draft), Rejection(), chain),
         ),
         Mutant("argmax claimed as a draw", lambda: Parts(target, ArgmaxClaimed(draft), Rejection(), chain)),
         Mutant("top-k claimed as draws", lambda: Parts(target, TopClaimed(draft), Rejection(), twice)),

@@ -16,7 +16,7 @@ from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import grow
 from outpace.drafters.model.masks import in_masks
-from outpace.models.mask_token import mask_token
+from outpace.models.mask_token import KEY, token_of
 from outpace.verifiers.rejection import Rejection
 
 
@@ -30,8 +30,6 @@ def pard(target: Target, *, draft: Target, depth: int = 8, mask: int = -1, sampl
         mask: token that stands for a token to draft; -1: that of the draft model's configuration, or the last
         sampled: draw the draft tokens; false drafts the most probable ones
     """
-    token = mask_token(draft) if mask == -1 else mask
-    if not 0 <= token < target.vocab:
-        raise ValueError(f"mask is {token}, but the tokens are 0 to {target.vocab - 1}: give one of these")
+    token = token_of(draft, mask, "mask", KEY, "pard")
     growth = partial(in_masks, growth=partial(grow, sampled=sampled), mask=token)
     return Parts(target, DraftModel(draft, sampled=sampled, growth=growth), Rejection(), Fixed(depth))

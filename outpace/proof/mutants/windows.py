@@ -1,0 +1,35 @@
+"""Mutants of drafts from windows of masks: the q recorded for a token is not the one from which the token in
+the draft was drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from outpace.core.claim import Drawn
+from outpace.core.context import Context
+from outpace.core.contracts import Drafter, Plan, Target
+from outpace.core.grower import Grower
+from outpace.core.tree import TokenTree
+from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.grow import Read, chosen_chains
+from outpace.drafters.model.windows import Window, most_confident, reveal
+
+
+def confidence_claimed(draft: Target, mask: int = 0) -> Drafter:
+    """Mutant: two tokens in two forwards, the more confident one first, each recorded as drawn from the
+    distribution of its forward. That it was the more confident one, or what the other one is, changes it."""
+
+    def claimed(ctx: Context, plan: Plan, read: Read) -> TokenTree:
+        window = Window(2, mask)
+        found = reveal(ctx, plan, read, window=window, num_forwards=2, order=most_confident)
+        grower = Grower(ctx.roots)
+        chosen_chains(grower, [[token for token, _ in of_row] for of_row in found])
+        tree, first = grower.tree(), len(found)
+        forest = tree.forest
+        drawn = [found[forest.rows[node]][forest.depths[node] - 1][1] for node in range(first, len(tree))]
+        row = (*[-1] * first, *range(len(drawn)))
+        return replace(tree, claim=Drawn(torch.stack(drawn), row, (False,) * len(drawn)))
+
+    return DraftModel(draft, growth=claimed, rereads=True)
