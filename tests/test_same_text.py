@@ -213,6 +213,7 @@ def built(name: str) -> Callable[[], Parts]:
 # draft model that was not trained to fill masks
 NOTHING_DRAFTED = {
     "autoregressive",
+    "deer",
     "dresd",
     "ead",
     "medusa-typical",

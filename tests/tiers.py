@@ -56,6 +56,7 @@ def of_families(names: Iterable[str]) -> list[Any]:
 PARTS_OF = {
     "coral": "eagle2",
     "dart": "ddtree",
+    "deer": "specdiff",
     "dovetail": "eagle2",
     "dspark": "dflash",
     "fspad": "eagle2",

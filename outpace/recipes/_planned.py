@@ -8,8 +8,8 @@ PROGRAMS = frozenset({"draft-design"})
 
 PLANNED = frozenset(
     """
-    arbitrage aurora confu cspd deer diffuspec dream dsp dultra flash glide-cape
-    gsd hivis lantern longspec magicdec mulo-sd online-sd owl ralmspec
+    arbitrage aurora confu cspd diffuspec dream dsp dultra flash glide-cape gsd
+    hivis lantern longspec magicdec mulo-sd online-sd owl ralmspec
     ralmspec-knnlm rapid specdiff2 specextend speckv specpc specpv specreason
     speculative-rag speculative-streaming speculative-thinking
     speculative-verdict specvlm srm stree syntax-aligned-medusa tlt vispec

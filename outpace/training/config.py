@@ -119,7 +119,11 @@ class Distillation:
     text_weight: float = 0.1  # of next-token prediction of the prompts (direct-alignment)
     num_layers: int = 2  # of a draft that is made for the target (fastdraft)
     size: float = 0.25  # its width, as a share of the target's (fastdraft)
-    num_masks: int = 7  # tokens of a draft that are drafted in masks (pard)
+    # tokens of a draft that are drafted in masks (pard); by default 10 for specdiff and 32 for deer
+    num_masks: int = 7
+    # weight of a token of a window in proportion to the next one, 1.01 in the paper's second stage; 0: the
+    # first stage (deer)
+    refinement: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,7 @@ LEAST = {
     "head.alignment_weight": 0,
     "distillation.on_policy_tokens": 1,
     "distillation.num_layers": 1,
+    "distillation.refinement": 0,
     "optimizer.warm_up": 0,
     "optimizer.weight_decay": 0,
     "optimizer.clip": 0,

@@ -12,12 +12,12 @@ from transformers import PreTrainedModel
 from outpace.api.engines import Drafting
 from outpace.api.model import Model
 from outpace.models.hf.target import HFTarget
-from outpace.models.mask_token import WINDOW_MASK
+from outpace.models.mask_token import WINDOW_END, WINDOW_MASK
 from outpace.training.config import Distillation, TrainConfig
 from outpace.training.draft_methods import OwnDraftMethod
 from outpace.training.draft_model import draft_model
 from outpace.training.lessons.lesson import Lesson
-from outpace.training.lessons.windows import WindowLesson
+from outpace.training.lessons.windows import RefinedWindowLesson, WindowLesson
 from outpace.training.method import NOTHING, Beside, frozen_head
 from outpace.training.texts import Example
 
@@ -28,10 +28,10 @@ NUM_ADDED = 2  # tokens beyond the target's: the mask, and one behind windows
 class WindowMethod(OwnDraftMethod):
     """Makes a model, or continues with a given draft model, that reads masks beyond the target's tokens."""
 
-    others: tuple[str, ...] = ()  # further methods that draft with the model
+    num_masks: int = 10  # of the longest draft
 
     def defaults(self) -> TrainConfig:
-        distillation = Distillation(num_layers=4, size=0.5, num_masks=10)
+        distillation = Distillation(num_layers=4, size=0.5, num_masks=self.num_masks)
         return replace(super().defaults(), distillation=distillation)
 
     def untrained(
@@ -51,10 +51,33 @@ class WindowMethod(OwnDraftMethod):
         return WindowLesson(drafter, frozen_head(target), config.distillation, target.vocab, target.vocab)
 
     def uses(self, folder: str, target: str, start: str | None) -> list[str]:
-        return [f"--target {target} --method {name} --draft {folder}" for name in (self.name, *self.others)]
+        return [f"--target {target} --method {self.name} --draft {folder}"]
 
     def in_vllm(self, config: Mapping[str, Any]) -> Drafting | None:
         return None
 
 
-METHODS = (WindowMethod(name="specdiff", title="SpecDiff", paper="2408.05636"),)
+@dataclass(frozen=True, kw_only=True)
+class EndedWindowMethod(WindowMethod):
+    """The model also reads a token behind each window. It learns in two stages, the second from the model of
+    the first."""
+
+    def untrained(
+        self, model: Model, config: TrainConfig, examples: Sequence[Example] = (), start: str | None = None
+    ) -> PreTrainedModel:
+        draft = super().untrained(model, config, examples, start)
+        setattr(draft.config, WINDOW_END, model.target.vocab + 1)
+        return draft
+
+    def lesson(
+        self, drafter: PreTrainedModel, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING
+    ) -> Lesson:
+        settings, vocab = config.distillation, target.vocab
+        kind = RefinedWindowLesson if settings.refinement else WindowLesson
+        return kind(drafter, frozen_head(target), settings, vocab, vocab, vocab + 1)
+
+
+METHODS = (
+    WindowMethod(name="specdiff", title="SpecDiff", paper="2408.05636"),
+    EndedWindowMethod(name="deer", title="DEER", paper="2512.15176", num_masks=32),
+)

@@ -41,6 +41,7 @@ BY_LAYERS = {
 # methods that draft trees in any case, or trees of a draft model, which is recurrent here
 BY_TREES = {
     *(
+        "deer",
         "eagle",
         "lookahead",
         "mcsd",

@@ -117,9 +117,9 @@ def draft_of_some(propose: Propose, ctx: Context, plan: Plan, rows: Sequence[int
 
 def draft_within(propose: Propose, ctx: Context, plan: Plan, limit: int | None, skipped: int = 0) -> Draft:
     """The draft of a drafter whose model reads at most `limit` tokens of a text (None: any number), which
-    does not read its first `skipped` tokens. Rows end with the last draft token that the model can predict,
-    and those with longer texts have no draft; the model reads nothing of them. It is not asked for a draft
-    of no depth."""
+    does not read its first `skipped` tokens, or reads -`skipped` more behind a draft. Rows end with the last
+    draft token that the model can predict, and those with longer texts have no draft; the model reads nothing
+    of them. It is not asked for a draft of no depth."""
     longest = [longest_draft(limit, length - skipped) for length in ctx.committed]
     rows = [row for row, depth in enumerate(longest) if depth]
     plan = plan.within(longest)

@@ -53,8 +53,8 @@ class DraftModel:
     `keeps_drafted`: false drops the KV entries of drafted tokens after each draft, for models whose entries
     differ while they draft: committed ones are read again with the next root; `rereads`: the same, and every
     forward of a draft reads the whole tree, which may have other tokens than the one before it;
-    `keeps_hidden`: keep hidden states for `growth`; `keeps_logits`: keep the logits of the last draft for
-    `read`;
+    `num_behind`: tokens that a draft reads behind its own, within the model's limit; `keeps_hidden`: keep
+    hidden states for `growth`; `keeps_logits`: keep the logits of the last draft for `read`;
     `carried_layer`: a layer of the target, of which the model is a part: the draft carries its outputs at all
     nodes, also those of the last level, which are read for that; `prompt_tokens`: most tokens that it lacks
     of all texts together that are read in one forward; None: all of them, if the model permits;
@@ -75,6 +75,7 @@ class DraftModel:
         growth: Growth | None = None,
         keeps_drafted: bool = True,
         rereads: bool = False,
+        num_behind: int = 0,
         keeps_hidden: bool = False,
         carried_layer: int | None = None,
         keeps_logits: bool = False,
@@ -94,6 +95,7 @@ class DraftModel:
         # layer -> its outputs at the nodes of the draft in progress, one tensor per forward
         self._hidden: dict[int, list[Tensor]] = {}
         self._keeps_drafted, self._rereads = keeps_drafted and not rereads, rereads
+        self._num_behind = num_behind
         self._keeps_logits, self._prompt_tokens = keeps_logits or reads_leaves, prompt_tokens
         self._reads_leaves = reads_leaves
         self._logits: Tensor | None = None  # at the nodes of `_read`, before sampling parameters
@@ -113,11 +115,11 @@ class DraftModel:
 
     def longest_draft(self, length: int) -> int:
         """Number of tokens that the model can draft after a text of `length` tokens."""
-        return longest_draft(self.model.max_length, length)
+        return longest_draft(self.model.max_length, length + self._num_behind)
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         if not self._reads_leaves:
-            return draft_within(self._propose, ctx, plan, self.model.max_length)
+            return draft_within(self._propose, ctx, plan, self.model.max_length, skipped=-self._num_behind)
         limit = self.model.max_length
         for length, slot in zip(ctx.committed, ctx.slots, strict=True):
             if limit is not None and length > limit:

@@ -251,11 +251,10 @@ class HFTarget:
         made.vocab = vocab if self._drafts_all else self.vocab
         return made
 
-    def in_windows(self, num_behind: int = 0) -> HFTarget:
+    def in_windows(self) -> HFTarget:
         """The same model, but the nodes of a draft attend to all nodes of their tree, as the masks of a
-        diffusion model do. Roots attend to the text alone, so that their KV entries are those of a text. Its
-        `max_length` leaves room for `num_behind` tokens behind a draft. ValueError for a model that reads no
-        trees."""
+        diffusion model do. Roots attend to the text alone, so that their KV entries are those of a text.
+        ValueError for a model that reads no trees."""
         if self.chains_only:
             raise ValueError(
                 f"{type(self.model).__name__} reads chains only, and masks of a window attend to those after "
@@ -263,7 +262,6 @@ class HFTarget:
             )
         made = copy.copy(self)
         made._two_way = made._in_windows = True
-        made.max_length = None if self.max_length is None else self.max_length - num_behind
         return made
 
     def over_vocabulary(self, logits: Tensor) -> Tensor:  # (N, K) -> (N, V)
@@ -492,10 +490,10 @@ class HFTarget:
         return ForwardOutputs.joined([part for row in outputs for part in row])
 
 
-def reading_windows(draft: Target, num_behind: int = 0) -> Target:
+def reading_windows(draft: Target) -> Target:
     """The draft model with two-way windows, as `HFTarget.in_windows` makes it. Table models stay as they are:
     what they give for a mask depends on the tokens before it, which is a draft like any other."""
-    return draft.in_windows(num_behind) if isinstance(draft, HFTarget) else draft
+    return draft.in_windows() if isinstance(draft, HFTarget) else draft
 
 
 def _batches(lengths: list[int], packs: bool) -> list[list[tuple[int, int, int]]]:

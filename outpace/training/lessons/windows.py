@@ -94,3 +94,15 @@ class WindowLesson(DraftModelLesson):
             windows = torch.nn.functional.pad(windows, (0, 1), value=self._end)
         logits = window_logits(self.draft, batch.tokens, self.columns(batch), windows)
         return logits[:, :size, : self._vocab].float()
+
+
+class RefinedWindowLesson(WindowLesson):
+    """The second stage of DEER (Cheng et al. 2025): all tokens of a window are masked, and each weighs
+    `settings.refinement` times as much as the one after it."""
+
+    def masked(self, shape: torch.Size, noise: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.ones(shape[0], 1), torch.ones(shape, dtype=torch.bool)
+
+    def weights(self, log_probs: Tensor, rate: Tensor) -> Tensor:
+        behind = torch.arange(log_probs.shape[1] - 1, -1, -1, device=log_probs.device)
+        return (self.settings.refinement**behind).expand_as(log_probs)

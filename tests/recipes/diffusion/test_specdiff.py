@@ -145,7 +145,7 @@ def test_a_window_gives_the_most_probable_paths_in_one_forward() -> None:
     target, draft = models()
     window = Window(4, MASK, END)
     growth = partial(in_windows, growth=partial(best_first, num_nodes=5), window=window)
-    drafter = DraftModel(reading_windows(draft.fitted(VOCAB), 1), sampled=False, growth=growth, rereads=True)
+    drafter = DraftModel(reading_windows(draft.fitted(VOCAB)), sampled=False, growth=growth, rereads=True)
     for step, row, text, nodes in drafted(Parts(target, drafter, Match(), Fixed(4))):
         tree, size = step.draft.tree, min(4, step.ctx.max_draft_depth[row])
         probs = alone(text, [MASK] * size + [END])[:size].softmax(-1)
@@ -155,8 +155,6 @@ def test_a_window_gives_the_most_probable_paths_in_one_forward() -> None:
             prob = float(probs[tree.forest.depths[node] - 1, tree.tokens[node]])
             assert tree.confidence is not None
             assert math.isclose(prob, math.exp(tree.confidence[node]), rel_tol=1e-4)
-    limit = draft.max_length
-    assert limit is not None and reading_windows(draft, 1).max_length == limit - 1
 
 
 def test_packed_windows_are_the_columns_one_at_a_time() -> None:
