@@ -43,7 +43,7 @@ class ReadLevels(Protocol):
         ...
 
 
-Tokens = NDArray[numpy.int64]
+Tokens = NDArray[numpy.int32]
 LogProbs = NDArray[numpy.float64]
 
 
@@ -51,7 +51,7 @@ class Ranked(NamedTuple):
     """The tokens that are tried after a node, the best ones first."""
 
     tokens: Sequence[int]  # (W,)
-    scores: Sequence[float]  # (W,) what each adds to the score of its path, at most 0; -inf: it is not tried
+    scores: Sequence[float]  # (W,) what each adds to the score of its path, at most 0
     log_probs: Sequence[float]  # (W,) logs of their draft probabilities
 
 
@@ -63,7 +63,7 @@ Scored = Callable[[Sequence[int], int, Tokens, LogProbs], NDArray[numpy.float64]
 def best_first(ctx: Context, plan: Plan, read: Read, *, num_nodes: int) -> TokenTree:
     """Build a tree of at most `num_nodes` draft tokens per row: those of the most probable paths, no longer
     than the plan's depth. `read` is a `ReadLevels`. Draft probabilities are those at temperature 1."""
-    levels = _Levels(ctx, read, num_nodes)
+    levels = Levels(ctx, read, num_nodes)
 
     def after(row: int, path: Sequence[int]) -> Ranked:
         tokens, log_probs = levels.after(row, path)
@@ -79,16 +79,14 @@ def best_scored(
     """Build a tree as `best_first` does, by other scores than probabilities: the `width` most probable tokens
     are tried at each level, with draft probabilities that sum to 1 over these. `scored` is given the last
     `context` tokens of text and path, or fewer."""
-    levels = _Levels(ctx, read, width)
+    levels = Levels(ctx, read, width, sum_to_one=True)
     before = [_last(text, context).tolist() for text in ctx.tokens]
 
     def after(row: int, path: Sequence[int]) -> Ranked:
         tokens, log_probs = levels.after(row, path)
-        log_probs = log_probs - numpy.logaddexp.reduce(log_probs)
         scores = scored(_last([*before[row], *path], context), len(path), tokens, log_probs)
-        scores = numpy.where(log_probs > -numpy.inf, scores, -numpy.inf)
-        order = numpy.argsort(-scores, kind="stable")
-        return Ranked(*(each[order].tolist() for each in (tokens, scores, log_probs)))
+        order = (-scores).argsort(kind="stable")
+        return Ranked(tokens[order].tolist(), scores[order].tolist(), log_probs[order].tolist())
 
     return _tree(ctx, plan, after, num_nodes)
 
@@ -98,17 +96,17 @@ def _last(values: Any, count: int) -> Any:
     return values[max(0, len(values) - count) :]
 
 
-class _Levels:
-    """The `width` most probable tokens of each level of each row, read in one forward."""
+class Levels:
+    """The `width` most probable tokens of each level of each row, from one forward; fewer where fewer are
+    possible. `sum_to_one`: their draft probabilities sum to 1, those of all tokens otherwise."""
 
-    def __init__(self, ctx: Context, read: Read, width: int) -> None:
+    def __init__(self, ctx: Context, read: Read, width: int, *, sum_to_one: bool = False) -> None:
         of_levels: object = read
         assert isinstance(of_levels, ReadLevels)
         self._logits, ids = of_levels.next_levels(TokenTree.roots(ctx.roots))
-        self._ctx, self._width = ctx, width
-        tokens, log_probs = self._top(self._logits.flatten(0, 1), ids)
-        size = self._logits.shape[:2]
-        self._tokens, self._log_probs = tokens.reshape(*size, -1), log_probs.reshape(*size, -1)
+        self._ctx, self._width, self._sum_to_one = ctx, width, sum_to_one
+        found, self._num_levels = self._top(self._logits.flatten(0, 1), ids), self._logits.shape[1]
+        self._found = found  # of all levels of the first row, and so on
         self._adjuster = Adjuster(ctx)
 
     def after(self, row: int, path: Sequence[int]) -> tuple[Tokens, LogProbs]:  # (W,) each
@@ -116,18 +114,21 @@ class _Levels:
         their draft probabilities, after the request's changes of logits."""
         level = len(path)
         if not self._ctx.sampling[row].changes_logits:
-            return self._tokens[row, level], self._log_probs[row, level]
+            return self._found[row * self._num_levels + level]
         logits = at_least_float32(self._logits[row, level][None])
         adjusted = self._adjuster(logits, [row], [path])
         # after a path that the target cannot take no token may be left: any will do
-        tokens, log_probs = self._top(adjusted if adjusted.amax() > -torch.inf else logits, None)
-        return tokens[0], log_probs[0]
+        return self._top(adjusted if adjusted.amax() > -torch.inf else logits, None)[0]
 
-    def _top(self, logits: Tensor, ids: Tensor | None) -> tuple[Tokens, LogProbs]:  # (M, K) -> (M, W) each
+    def _top(self, logits: Tensor, ids: Tensor | None) -> list[tuple[Tokens, LogProbs]]:  # (M, K) -> M
         log_probs = at_least_float32(logits).log_softmax(-1)
         found, columns = top(log_probs, min(self._width, logits.shape[-1]))
-        tokens, values = on_host(columns if ids is None else ids[columns], found)
-        return tokens.numpy(), values.double().numpy()
+        if self._sum_to_one:
+            found = found.log_softmax(-1)
+        on_cpu = on_host(columns if ids is None else ids[columns], found)
+        tokens, values = on_cpu[0].int().numpy(), on_cpu[1].double().numpy()
+        counts = (values > -numpy.inf).sum(-1).tolist()
+        return [(tokens[row, :count], values[row, :count]) for row, count in enumerate(counts)]
 
 
 def _tree(
@@ -159,7 +160,7 @@ def _best(
 
     def put(above: float, level: int, parent: int, rank: int) -> None:
         scores = below[parent].scores
-        if rank < len(scores) and scores[rank] > -torch.inf:
+        if rank < len(scores):
             heappush(heap, (above - scores[rank], level, next(number), parent, rank))
 
     def extend(node: int, above: float, path: list[int]) -> None:

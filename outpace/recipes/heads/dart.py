@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import exp, log
 
 import numpy
 from numpy.typing import NDArray
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.model.best_first import best_scored
+from outpace.drafters.model.best_first import LogProbs, Tokens, best_scored
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.mask_reader import MaskReader
 from outpace.indexes import store
@@ -35,7 +36,8 @@ from outpace.indexes.store import SuffixAutomatonFile
 from outpace.models.heads.dart.kind import DartModel
 from outpace.verifiers.match import Match
 
-LEVEL_POWER, HEAD_DECAY, LEAST_PROB = -0.7, 0.9, 1e-10
+LEVEL_POWER, HEAD_DECAY = -0.7, 0.9
+LEAST = log(1e-10)  # logarithm of the least probability that counts
 
 
 @recipe(paper="arXiv:2601.19278", family="trained heads")
@@ -96,14 +98,11 @@ class NGramScores:
         self._ngram_weight, self._head_decay, self._level_power = ngram_weight, head_decay, level_power
 
     def __call__(
-        self,
-        context: Sequence[int],
-        level: int,
-        tokens: NDArray[numpy.int64],
-        log_probs: NDArray[numpy.float64],
+        self, context: Sequence[int], level: int, tokens: Tokens, log_probs: LogProbs
     ) -> NDArray[numpy.float64]:
-        scores = self._head_decay**level * numpy.maximum(log_probs, numpy.log(LEAST_PROB))
-        if self._counts is not None:
-            probs = self._counts.next_probs(context, tokens)
-            scores += self._ngram_weight * numpy.log(numpy.maximum(probs, LEAST_PROB))
-        return (level + 1) ** self._level_power * scores
+        of_level = (level + 1) ** self._level_power
+        scores = of_level * self._head_decay**level * numpy.maximum(log_probs, LEAST)
+        if self._counts is None:
+            return scores
+        probs = self._counts.next_probs(context, tokens)
+        return scores + of_level * self._ngram_weight * numpy.log(numpy.maximum(probs, exp(LEAST)))
