@@ -40,6 +40,8 @@ SLOW = (
     'outpace generate "def add(a, b):" --target zoo:target --method multilingual-drafter',
     'outpace generate "def add(a, b):" --target zoo:target --method speculative-sampling --draft domain',
     "outpace bench --target zoo:target --methods autoregressive,eagle3",
+    "outpace bench --target zoo:target --methods autoregressive,dflash",
+    "outpace export block",
     'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method specdec-pp',
     'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method disco',
     'outpace generate "def add(a, b):" --target zoo:target --draft zoo:draft --method sprinter',
