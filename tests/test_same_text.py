@@ -221,6 +221,7 @@ NOTHING_DRAFTED = {
     "quicksilver",
     "rest",
     "specdiff",
+    "specdiff2",
 }
 EARLY_LAYERS = {"kangaroo"}  # even an untrained adapter passes on what the target's first layers compute
 LEARN = {"lookahead", "stand", "token-recycling"}  # they draft only from generated tokens

@@ -10,7 +10,7 @@ PLANNED = frozenset(
     """
     arbitrage aurora confu cspd diffuspec dream dsp dultra flash glide-cape gsd
     hivis lantern longspec magicdec mulo-sd online-sd owl ralmspec
-    ralmspec-knnlm rapid specdiff2 specextend speckv specpc specpv specreason
+    ralmspec-knnlm rapid specextend speckv specpc specpv specreason
     speculative-rag speculative-streaming speculative-thinking
     speculative-verdict specvlm srm stree syntax-aligned-medusa tlt vispec
     """.split()

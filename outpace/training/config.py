@@ -119,7 +119,8 @@ class Distillation:
     text_weight: float = 0.1  # of next-token prediction of the prompts (direct-alignment)
     num_layers: int = 2  # of a draft that is made for the target (fastdraft)
     size: float = 0.25  # its width, as a share of the target's (fastdraft)
-    # tokens of a draft that are drafted in masks (pard); by default 10 for specdiff and 32 for deer
+    # tokens of a draft that are drafted in masks (pard); by default 10 for specdiff, 16 for specdiff2 and
+    # 32 for deer
     num_masks: int = 7
     # weight of a token of a window in proportion to the next one, 1.01 in the paper's second stage; 0: the
     # first stage (deer)

@@ -13,11 +13,11 @@ from outpace.api.engines import Drafting
 from outpace.api.model import Model
 from outpace.models.hf.target import HFTarget
 from outpace.models.mask_token import WINDOW_END, WINDOW_MASK
-from outpace.training.config import Distillation, TrainConfig
+from outpace.training.config import Answers, Distillation, TrainConfig
 from outpace.training.draft_methods import OwnDraftMethod
 from outpace.training.draft_model import draft_model
 from outpace.training.lessons.lesson import Lesson
-from outpace.training.lessons.windows import RefinedWindowLesson, WindowLesson
+from outpace.training.lessons.windows import RefinedWindowLesson, StreakLesson, WindowLesson
 from outpace.training.method import NOTHING, Beside, frozen_head
 from outpace.training.texts import Example
 
@@ -77,7 +77,22 @@ class EndedWindowMethod(WindowMethod):
         return kind(drafter, frozen_head(target), settings, vocab, vocab, vocab + 1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StreakMethod(WindowMethod):
+    """The model learns to draft long streaks of the target's sampled answers. The authors train low-rank
+    changes; here all weights are trained."""
+
+    def defaults(self) -> TrainConfig:
+        return replace(super().defaults(), answers=Answers(temperatures=(1.0,), top_p=0.95))
+
+    def lesson(
+        self, drafter: PreTrainedModel, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING
+    ) -> Lesson:
+        return StreakLesson(drafter, frozen_head(target), config.distillation, target.vocab, target.vocab)
+
+
 METHODS = (
     WindowMethod(name="specdiff", title="SpecDiff", paper="2408.05636"),
+    StreakMethod(name="specdiff2", title="SpecDiff-2", paper="2511.00606", num_masks=16),
     EndedWindowMethod(name="deer", title="DEER", paper="2512.15176", num_masks=32),
 )

@@ -52,6 +52,7 @@ BY_TREES = {
         "rsd-c",
         "rsd-s",
         "specdiff",
+        "specdiff2",
         "specinfer",
     ),
     *("specmemo", "spectr-kseq", "stand", "traversal"),

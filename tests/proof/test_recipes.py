@@ -71,7 +71,7 @@ LONGER_ON_MODELS = {"specbranch": 1500}  # instead of both, on transformers mode
 # what is new in these methods is a verification rule, a controller or a search in tokens, which meet no
 # model: their proofs on tables say all; on models the same drafters and targets are proven with other methods
 WITHOUT_MODELS = {
-    *("block-verification", "mcsd", "optimal-mdsd", "rsd-c", "rsd-s", "spectr-kseq"),
+    *("block-verification", "mcsd", "optimal-mdsd", "rsd-c", "rsd-s", "specdiff2", "spectr-kseq"),
     *("disco", "exp3-spec", "latency-aware-tts", "specdec-pp", "ucb-spec"),
     *("aded", "multi-sample", "prompt-lookup", "rest", "sam-decoding"),
 }

@@ -81,7 +81,7 @@ from outpace.proof.mutants.siblings import (
     likeliest_kept,
 )
 from outpace.proof.mutants.skip_sets import BestDraft, chosen_layers, most_probable_siblings
-from outpace.proof.mutants.windows import confidence_claimed
+from outpace.proof.mutants.windows import best_draft_claimed, confidence_claimed
 from outpace.recipes.control.disco import LearnedConfidence
 from outpace.recipes.control.specdec_pp import Survival
 from outpace.recipes.training_free.stand.recipe import NGramProbabilityDrafter
@@ -245,6 +245,11 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant(
             "window in confidence order claimed",
             lambda: Parts(target, confidence_claimed(draft), Rejection(), chain),
+        ),
+        Mutant(
+            "best draft of a window claimed",
+            lambda: Parts(target, best_draft_claimed(draft), Rejection(), sequences),
+            sampling={"max_tokens": 2},  # with more tokens it has many more runs
         ),
         Mutant("argmax claimed as a draw", lambda: Parts(target, ArgmaxClaimed(draft), Rejection(), chain)),
         Mutant("top-k claimed as draws", lambda: Parts(target, TopClaimed(draft), Rejection(), twice)),

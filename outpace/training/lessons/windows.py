@@ -96,13 +96,26 @@ class WindowLesson(DraftModelLesson):
         return logits[:, :size, : self._vocab].float()
 
 
-class RefinedWindowLesson(WindowLesson):
-    """The second stage of DEER (Cheng et al. 2025): all tokens of a window are masked, and each weighs
-    `settings.refinement` times as much as the one after it."""
+class WholeWindowLesson(WindowLesson):
+    """Windows are masked as a whole."""
 
     def masked(self, shape: torch.Size, noise: torch.Generator) -> tuple[Tensor, Tensor]:
         return torch.ones(shape[0], 1), torch.ones(shape, dtype=torch.bool)
 
+
+class RefinedWindowLesson(WholeWindowLesson):
+    """The second stage of DEER (Cheng et al. 2025): each token of a window weighs `settings.refinement` times
+    as much as the one after it."""
+
     def weights(self, log_probs: Tensor, rate: Tensor) -> Tensor:
         behind = torch.arange(log_probs.shape[1] - 1, -1, -1, device=log_probs.device)
         return (self.settings.refinement**behind).expand_as(log_probs)
+
+
+class StreakLesson(WholeWindowLesson):
+    """SpecDiff-2 (Sandler et al. 2026): the number of tokens of a window that would be drafted before the
+    first other one, in the mean. Each token weighs as much as it is probable that those before it are
+    drafted, without a gradient: that of the product itself vanishes while the model knows little."""
+
+    def weights(self, log_probs: Tensor, rate: Tensor) -> Tensor:
+        return (log_probs.cumsum(1) - log_probs).exp()

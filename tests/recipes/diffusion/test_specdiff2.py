@@ -1,0 +1,62 @@
+"""SpecDiff-2: drafts of one window merged into a tree, and the loss of streaks."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from outpace.core.claim import Drawn
+from outpace.recipes.diffusion.specdiff2 import specdiff2
+from outpace.training.lessons.windows import StreakLesson
+from outpace.training.methods import named
+from tests.recipes.diffusion.test_specdiff import MASK, VOCAB, alone, batch_of, drafted, models
+
+
+@pytest.mark.parametrize("verification", ["rejection", "match"])
+def test_drafts_of_one_forward_are_merged(verification: str) -> None:
+    """Each drawn token has the distribution of its place in the window, at the drafts' own temperature."""
+    target, draft = models()
+    options: dict[str, Any] = {"depth": 3, "num_drafts": 4, "mask": MASK, "verification": verification}
+    parts = specdiff2.build(target, draft=draft.fitted(VOCAB), draft_temperature=2.0, **options)
+    merged = 0
+    for step, row, text, nodes in drafted(parts, temperature=0.5):
+        tree, forest = step.draft.tree, step.draft.tree.forest
+        size = min(3, step.ctx.max_draft_depth[row])
+        assert step.draft.forwards == 1 and max(forest.depths[node] for node in nodes) == size
+        for parent in (forest.nodes[row][0], *nodes):
+            tokens = tree.tokens[list(forest.children[parent])].tolist()
+            assert len(set(tokens)) == len(tokens)
+        merged += len(nodes) < 4 * size
+        if verification == "match":
+            assert tree.claim is None
+            continue
+        assert isinstance(tree.claim, Drawn)
+        probs = alone(text, [MASK] * size).softmax(-1)
+        for node in nodes:
+            q = tree.claim.q[tree.claim.row[node]]
+            assert (q - probs[forest.depths[node] - 1]).abs().max() < 1e-5
+    assert merged
+
+
+def test_a_token_weighs_as_much_as_those_before_it_are_drafted() -> None:
+    log_probs = torch.tensor([[0.5, 0.25, 0.5], [1.0, 0.1, 0.9]]).log()
+    target, draft = models()
+    made = type(draft.model)(copy.deepcopy(draft.model.config)).float()
+    method: Any = named("specdiff2")
+    lesson = method.lesson(made, target, method.defaults())
+    assert isinstance(lesson, StreakLesson) and lesson.max_depth == 16
+    found = lesson.weights(log_probs, torch.ones(2, 1))
+    assert torch.allclose(found, torch.tensor([[1.0, 0.5, 0.125], [1.0, 1.0, 0.1]]))
+    assert lesson.masked(torch.Size((4, 5)), torch.Generator())[1].all()
+    assert float(lesson(batch_of(torch.tensor([[1, 2, 3, 4]])), torch.Generator()).detach()) > 0
+    assert method.defaults().answers.temperatures == (1.0,)
+
+
+def test_options_without_a_draft_are_refused() -> None:
+    target, draft = models()
+    for option, value in (("num_drafts", 0), ("draft_temperature", 0.0)):
+        with pytest.raises(ValueError, match=f"{option} is {value}: use"):
+            specdiff2.build(target, draft=draft, mask=0, **{option: value})
