@@ -214,6 +214,7 @@ def built(name: str) -> Callable[[], Parts]:
 NOTHING_DRAFTED = {
     "autoregressive",
     "deer",
+    "diffuspec",
     "dresd",
     "ead",
     "medusa-typical",

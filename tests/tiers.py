@@ -57,6 +57,7 @@ PARTS_OF = {
     "coral": "eagle2",
     "dart": "ddtree",
     "deer": "specdiff",
+    "diffuspec": "specdiff",
     "dovetail": "eagle2",
     "dspark": "dflash",
     "fspad": "eagle2",

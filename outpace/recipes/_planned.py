@@ -8,11 +8,11 @@ PROGRAMS = frozenset({"draft-design"})
 
 PLANNED = frozenset(
     """
-    arbitrage aurora confu cspd diffuspec dream dsp dultra flash glide-cape gsd
-    hivis lantern longspec magicdec mulo-sd online-sd owl ralmspec
-    ralmspec-knnlm rapid specextend speckv specpc specpv specreason
-    speculative-rag speculative-streaming speculative-thinking
-    speculative-verdict specvlm srm stree syntax-aligned-medusa tlt vispec
+    arbitrage aurora confu cspd dream dsp dultra flash glide-cape gsd hivis
+    lantern longspec magicdec mulo-sd online-sd owl ralmspec ralmspec-knnlm
+    rapid specextend speckv specpc specpv specreason speculative-rag
+    speculative-streaming speculative-thinking speculative-verdict specvlm srm
+    stree syntax-aligned-medusa tlt vispec
     """.split()
 )
 

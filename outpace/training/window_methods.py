@@ -92,7 +92,7 @@ class StreakMethod(WindowMethod):
 
 
 METHODS = (
-    WindowMethod(name="specdiff", title="SpecDiff", paper="2408.05636"),
+    WindowMethod(name="specdiff", title="SpecDiff", paper="2408.05636", others=("diffuspec",)),
     StreakMethod(name="specdiff2", title="SpecDiff-2", paper="2511.00606", num_masks=16),
     EndedWindowMethod(name="deer", title="DEER", paper="2512.15176", num_masks=32),
 )

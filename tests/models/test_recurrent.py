@@ -42,6 +42,7 @@ BY_LAYERS = {
 BY_TREES = {
     *(
         "deer",
+        "diffuspec",
         "eagle",
         "lookahead",
         "mcsd",

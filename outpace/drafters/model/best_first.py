@@ -13,7 +13,7 @@ Letters: B rows, k levels, K tokens of the draft vocabulary, W tokens tried afte
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from functools import partial
+from functools import cached_property, partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -80,18 +80,18 @@ def best_scored(
     are tried at each level, with draft probabilities that sum to 1 over these. `scored` is given the last
     `context` tokens of text and path, or fewer."""
     levels = Levels(ctx, read, width, sum_to_one=True)
-    before = [_last(text, context).tolist() for text in ctx.tokens]
+    before = [last(text, context).tolist() for text in ctx.tokens]
 
     def after(row: int, path: Sequence[int]) -> Ranked:
         tokens, log_probs = levels.after(row, path)
-        scores = scored(_last([*before[row], *path], context), len(path), tokens, log_probs)
+        scores = scored(last([*before[row], *path], context), len(path), tokens, log_probs)
         order = (-scores).argsort(kind="stable")
         return Ranked(tokens[order].tolist(), scores[order].tolist(), log_probs[order].tolist())
 
     return _tree(ctx, plan, after, num_nodes)
 
 
-def _last(values: Any, count: int) -> Any:
+def last(values: Any, count: int) -> Any:
     """The last `count` of these values, or all if there are fewer."""
     return values[max(0, len(values) - count) :]
 
@@ -112,13 +112,28 @@ class Levels:
     def after(self, row: int, path: Sequence[int]) -> tuple[Tokens, LogProbs]:  # (W,) each
         """The tokens that may follow a path below a row's root, the most probable ones first, and the logs of
         their draft probabilities, after the request's changes of logits."""
-        level = len(path)
         if not self._ctx.sampling[row].changes_logits:
-            return self._found[row * self._num_levels + level]
-        logits = at_least_float32(self._logits[row, level][None])
+            return self._found[row * self._num_levels + len(path)]
+        return self._top(self._logits_after(row, path), None)[0]
+
+    def log_probs(self, row: int, path: Sequence[int], tokens: Sequence[int]) -> LogProbs:  # (M,) -> (M,)
+        """The logs of the draft probabilities of any tokens after a path, for a model that drafts all."""
+        logits = self._logits_after(row, path)[0]
+        changes = self._ctx.sampling[row].changes_logits
+        total = logits.logsumexp(-1) if changes else self._totals[row, len(path)]
+        return (logits[list(tokens)] - total).double().cpu().numpy()
+
+    @cached_property
+    def _totals(self) -> Tensor:  # (B, k)
+        return at_least_float32(self._logits).logsumexp(-1)
+
+    def _logits_after(self, row: int, path: Sequence[int]) -> Tensor:  # (1, K)
+        logits = at_least_float32(self._logits[row, len(path)][None])
+        if not self._ctx.sampling[row].changes_logits:
+            return logits
         adjusted = self._adjuster(logits, [row], [path])
         # after a path that the target cannot take no token may be left: any will do
-        return self._top(adjusted if adjusted.amax() > -torch.inf else logits, None)[0]
+        return adjusted if adjusted.amax() > -torch.inf else logits
 
     def _top(self, logits: Tensor, ids: Tensor | None) -> list[tuple[Tokens, LogProbs]]:  # (M, K) -> M
         log_probs = at_least_float32(logits).log_softmax(-1)

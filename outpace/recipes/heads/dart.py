@@ -1,7 +1,7 @@
 """DART (Liu et al. 2026): a head drafts all levels in one forward, and n-grams join their tokens to a tree.
 
-New here: NGramScores. Reuses: FeatureDrafter, MaskReader, best_scored, StaticAutomaton, Match, Fixed. Exact
-at any temperature: the tree's tokens are chosen by their scores and carry no claim.
+New here: nothing. Reuses: FeatureDrafter, MaskReader, best_scored, NGramScores, Match, Fixed. Exact at any
+temperature: the tree's tokens are chosen by their scores and carry no claim.
 
 The head gives one distribution p for each level, which does not know the tokens drafted before. The
 probability of a token after the last tokens of text and path in an `index` tells which tokens follow one
@@ -16,20 +16,14 @@ are the number of masks (7 unless the head has others) and the training: here in
 0.8 as the weight of each further one.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from functools import partial
-from math import exp, log
-
-import numpy
-from numpy.typing import NDArray
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
-from outpace.drafters.model.best_first import LogProbs, Tokens, best_scored
+from outpace.drafters.model.best_first import best_scored
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.mask_reader import MaskReader
+from outpace.drafters.model.ngram_scores import NGramScores
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
 from outpace.indexes.store import SuffixAutomatonFile
@@ -37,7 +31,6 @@ from outpace.models.heads.dart.kind import DartModel
 from outpace.verifiers.match import Match
 
 LEVEL_POWER, HEAD_DECAY = -0.7, 0.9
-LEAST = log(1e-10)  # logarithm of the least probability that counts
 
 
 @recipe(paper="arXiv:2601.19278", family="trained heads")
@@ -75,34 +68,8 @@ def dart(
         num_nodes=num_nodes,
         width=width,
         context=max_ngram - 1,
-        scored=NGramScores(counts, ngram_weight),
+        scored=NGramScores(counts, ngram_weight, model_decay=HEAD_DECAY, level_power=LEVEL_POWER),
     )
     reader = partial(MaskReader, levels=levels)
     drafter = FeatureDrafter(head, target.vocab, growth, sampled=False, reader=reader)
     return Parts(target, drafter, Match(), Fixed(min(depth, levels)))
-
-
-class NGramScores:
-    """Implementation of drafters.model.best_first.Scored: the weighted sum of the logs of a token's
-    probabilities by the head and by n-grams."""
-
-    def __init__(
-        self,
-        counts: StaticAutomaton | None,  # of a corpus; None: n-grams do not count
-        ngram_weight: float,
-        *,
-        head_decay: float = HEAD_DECAY,
-        level_power: float = LEVEL_POWER,
-    ) -> None:
-        self._counts = counts if ngram_weight else None
-        self._ngram_weight, self._head_decay, self._level_power = ngram_weight, head_decay, level_power
-
-    def __call__(
-        self, context: Sequence[int], level: int, tokens: Tokens, log_probs: LogProbs
-    ) -> NDArray[numpy.float64]:
-        of_level = (level + 1) ** self._level_power
-        scores = of_level * self._head_decay**level * numpy.maximum(log_probs, LEAST)
-        if self._counts is None:
-            return scores
-        probs = self._counts.next_probs(context, tokens)
-        return scores + of_level * self._ngram_weight * numpy.log(numpy.maximum(probs, exp(LEAST)))

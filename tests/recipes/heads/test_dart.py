@@ -26,6 +26,7 @@ from outpace.drafters.model.best_first import best_first, best_scored
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Read
 from outpace.drafters.model.mask_reader import MaskReader
+from outpace.drafters.model.ngram_scores import NGramScores
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
 from outpace.models.heads.dart.head import DartHead, draw_mask, untrained_dart
@@ -35,7 +36,7 @@ from outpace.models.heads.formats.folder import kind_in, load_head, save_head
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import transformers_models
-from outpace.recipes.heads.dart import NGramScores, dart
+from outpace.recipes.heads.dart import HEAD_DECAY, LEVEL_POWER, dart
 from outpace.sampling.target_probs import LazyTargetProbs
 from tests.recipes.heads.test_parallelspec import features_of, read_alone
 
@@ -138,29 +139,33 @@ def mistaken(of_tree: Callable[..., TokenTree]) -> bool:
     return differs
 
 
+def by_level(counts: StaticAutomaton | None) -> NGramScores:
+    return NGramScores(counts, 0.5, model_decay=HEAD_DECAY, level_power=LEVEL_POWER)
+
+
 SCORED: Any = partial(best_scored, num_nodes=NUM_NODES, width=WIDTH, context=2)
 
 
 def test_the_tree_has_the_best_paths_by_head_and_ngrams() -> None:
     """Read anew for every draft, without a KV cache, with n-grams that are counted in the documents."""
-    assert not mistaken(partial(SCORED, scored=NGramScores(StaticAutomaton.build(DOCUMENTS), 0.5)))
+    assert not mistaken(partial(SCORED, scored=by_level(StaticAutomaton.build(DOCUMENTS))))
 
 
 def test_ngrams_that_do_not_reach_into_the_text_are_caught() -> None:
-    scores = NGramScores(StaticAutomaton.build(DOCUMENTS), 0.5)
+    scores = by_level(StaticAutomaton.build(DOCUMENTS))
 
     def of_path(context: Sequence[int], level: int, *more: Any) -> Any:
         return scores(context[max(0, len(context) - level) :], level, *more)
 
     assert mistaken(partial(SCORED, scored=of_path))
-    assert mistaken(partial(SCORED, scored=NGramScores(None, 0.5)))
+    assert mistaken(partial(SCORED, scored=by_level(None)))
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.5])
 def test_without_ngrams_and_weights_of_levels_it_is_the_tree_of_the_most_probable_paths(
     penalty: float,
 ) -> None:
-    scored = NGramScores(StaticAutomaton.build(DOCUMENTS), 0.0, head_decay=1.0, level_power=0.0)
+    scored = NGramScores(StaticAutomaton.build(DOCUMENTS), 0.0)
 
     def both(ctx: Context, plan: Plan, read: Read) -> TokenTree:
         found = best_scored(ctx, plan, read, num_nodes=9, width=VOCAB, context=2, scored=scored)
