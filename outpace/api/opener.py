@@ -137,8 +137,8 @@ class ModelOpener:
         interpreted in another way, for example with layer numbers one higher: a wrong interpretation raises
         no error and only lowers acceptance."""
         model = self.target
-        if model.tokenizer is None or names_target(folder) or head.two_way:
-            return  # chains of tokens are compared, which heads for blocks do not read
+        if model.tokenizer is None or names_target(folder):
+            return
         # eagerly: a compiled forward would be compiled again for the layers that are compared
         target = model.target
         if target.compiled is not None:

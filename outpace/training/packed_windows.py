@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from outpace.training.packed_blocks import seen_by_blocks
+from outpace.models.heads.block_states import seen_by_blocks
 from outpace.training.unrolled import padded
 
 

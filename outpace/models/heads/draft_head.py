@@ -112,6 +112,11 @@ class DraftHead(PreTrainedModel):
         raise NotImplementedError
 
     @property
+    def drafts_in_masks(self) -> bool:
+        """Whether the head drafts in mask slots, with `mask_inputs`."""
+        return type(self).mask_inputs is not DraftHead.mask_inputs
+
+    @property
     def block_levels(self) -> int:
         """The number of tokens that one two-way block drafts."""
         return (self.num_masks or 0) + self.drafts_at_root

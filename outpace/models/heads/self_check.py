@@ -11,28 +11,25 @@ vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from torch import Tensor
 
 from outpace.core.contracts import Prompt, TargetWithLayers, Want
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.eager.private_copy import private_copy
+from outpace.models.heads.block_states import block_states
 from outpace.models.heads.draft_head import DraftHead
-from outpace.models.heads.eagle.head import EagleHead
-from outpace.models.heads.eagle3.head import Eagle3Head, norms_of_taps
 from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.readings import Reading, readings
 
 # Another reading is better than the configured one if it agrees with the target at more positions, by 4
 # standard deviations of McNemar's test and by 5 percentage points: neighbouring positions are not
 # independent, and every change moves acceptance a little.
 DEVIATIONS, MARGIN = 4.0, 0.05
 SHORTEST = 16  # tokens of a text
+BLOCKS = 32  # that a head for two-way blocks reads in one forward
 
 
 @dataclass(frozen=True)
@@ -56,31 +53,18 @@ class SelfCheck:
     findings: tuple[Finding, ...]  # best first
 
 
-@dataclass(frozen=True)
-class Reading:
-    """One way to read a head's files."""
-
-    name: str
-    cause: str  # end of the finding's message: the difference, a colon and the fix
-    head: DraftHead
-    layers: tuple[int, ...]  # of the target, whose outputs make the features
-    second: bool = False  # it changes the second draft token only
-
-
 def self_check(target: TargetWithLayers, head: DraftHead, tokens: Sequence[int]) -> SelfCheck:
     """Measure a head on the token ids of a text, a few hundred. Of two errors in one head only one may be
-    found: fix it and check again. ValueError for a text of fewer than 16 tokens, and for a head that reads
-    blocks."""
-    if head.two_way:
-        raise ValueError(f"a head of {head.method} reads no chains of tokens: check a head such as EAGLE's")
+    found: fix it and check again. ValueError for a text of fewer than 16 tokens."""
     if len(tokens) < SHORTEST:
         raise ValueError(f"a text of {len(tokens)} tokens says little: give a few hundred")
-    readings = list(_readings(target, head))
-    layers = frozenset(layer for reading in readings for layer in reading.layers)
+    tried = list(readings(target, head))
+    layers = frozenset(layer for reading in tried for layer in reading.layers)
     text = torch.tensor(tokens)
     hidden, chosen = _read_text(target, text, layers)
-    agreements = [_agreement(reading, text, hidden, chosen) for reading in readings]
-    configured, others = agreements[0], list(zip(readings[1:], agreements[1:], strict=True))
+    agreement = _agreement_of_blocks if head.two_way else _agreement
+    agreements = [agreement(reading, text, hidden, chosen) for reading in tried]
+    configured, others = agreements[0], list(zip(tried[1:], agreements[1:], strict=True))
     pairs = [(reading, own[reading.second], configured[reading.second]) for reading, own in others]
     better = [pair for pair in pairs if _is_better(pair[1], pair[2])]
     # with errors at the first position, results at the second mean nothing until these are fixed
@@ -129,7 +113,8 @@ def _agreement(
     """Whether the head's first and second draft tokens are the target's choices, at each position.
 
     The first draft token is predicted from the target's hidden states alone. The second is teacher-forced: a
-    tree node below each position has the text's next token and, as its feature, the head's own output."""
+    tree node below each position has the text's next token and, as its feature, the head's own output; or
+    there is a mask, where the head drafts in masks."""
     head = reading.head
     weight = next(head.parameters())
     states = torch.cat([hidden[layer] for layer in reading.layers], -1).to(weight)
@@ -146,10 +131,12 @@ def _agreement(
     cache = model.model.open(1, 2 * count)
     chain = Forest.chain((count - 1,))
     first = model.model.score(TokenTree(read, chain), [0], cache, model.state, features=[features])
-    own = first.hidden[head.state_layer]
+    tokens, given = read[1:], first.hidden[head.state_layer][:-1]
+    if head.drafts_in_masks:
+        ids, feature = head.mask_inputs(1)
+        tokens, given = ids.cpu().expand(count - 1), feature.to(given).expand(count - 1, -1)
     below = Forest(chain.parents + tuple(range(count - 1)), 1)
-    tree = TokenTree(torch.cat((read, read[1:])), below)
-    second = model.model.score(tree, [0], cache, features=[own[:-1]])
+    second = model.model.score(TokenTree(torch.cat((read, tokens)), below), [0], cache, features=[given])
     assert first.logits is not None and second.logits is not None
     return (
         _tokens(head, first.logits) == chosen[1:].cpu(),
@@ -157,118 +144,28 @@ def _agreement(
     )
 
 
+def _agreement_of_blocks(
+    reading: Reading, text: Tensor, hidden: dict[int, Tensor], chosen: Tensor
+) -> tuple[Tensor, Tensor]:  # (N,) bool, (N - 1,) bool
+    """The same for a head that reads two-way blocks: the first two tokens of a block behind each position. A
+    block that drafts one token has no second one, which counts as wrong."""
+    head, count = reading.head, len(text) - 2
+    weight = next(iter(head.own.values()))
+    tokens = text[None].to(weight.device)
+    found: tuple[list[Tensor], list[Tensor]] = [], []
+    with torch.no_grad():
+        features = head.fuse(torch.cat([hidden[layer] for layer in reading.layers], -1).to(weight))[None]
+        for columns in torch.arange(count, device=weight.device).split(BLOCKS):
+            states = block_states(head, tokens, features, columns[None], causal=reading.causal)[0]
+            for level, drafts in enumerate(found[: head.block_levels]):
+                outputs = head.norm(states[:, level + (not head.drafts_at_root)])
+                logits = head.given_tokens(head.lm_head(outputs), tokens[0, columns + 1 + level])
+                drafts.append(_tokens(head, logits))
+    first, second = (torch.cat(drafts) if drafts else torch.full((count,), -1) for drafts in found)
+    return first == chosen[1:].cpu(), second[:-1] == chosen[2:].cpu()
+
+
 def _tokens(head: DraftHead, logits: Tensor) -> Tensor:  # (N, ...) -> (N,)
     logits, ids = head.draft_logits(logits)
     best = logits.argmax(-1)
     return (best if ids is None else ids[best]).cpu()
-
-
-def _changed(head: DraftHead, **attributes: Any) -> DraftHead:
-    """A copy of a head with shared weights and these attributes changed."""
-    made: Any = private_copy(head, {}, "sdpa")
-    for name, value in attributes.items():
-        setattr(made, name, value)
-    return made
-
-
-def _readings(target: TargetWithLayers, head: DraftHead) -> Iterator[Reading]:
-    """The head as configured, then each other way to read its files."""
-    configured = Reading("configured", "", head, tuple(head.taps))
-    yield configured
-    if isinstance(head, Eagle3Head):
-        yield from _readings_of_eagle3(target, head, configured)
-    if isinstance(head, EagleHead):
-        weight = head.fc.weight
-        swapped = _with_fc(head, torch.cat(weight.chunk(2, -1)[::-1], -1))
-        yield replace(
-            configured,
-            name="halves of fc swapped",
-            cause="with the halves of fc.weight swapped, as where the hidden state comes before the "
-            "embedding: write the columns for the embedding first",
-            head=swapped,
-        )
-
-
-def _with_fc(head: DraftHead, weight: Tensor) -> DraftHead:
-    made: Any = _changed(head)
-    made.fc.weight = nn.Parameter(weight.detach())
-    return made
-
-
-def _readings_of_eagle3(target: TargetWithLayers, head: Eagle3Head, configured: Reading) -> Iterator[Reading]:
-    taps, key = configured.layers, "eagle_aux_hidden_state_layer_ids"
-    for shift, direction, verb in ((1, "later", "raise"), (-1, "earlier", "lower")):
-        moved = tuple(layer + shift for layer in taps)
-        if 0 <= moved[0] and moved[-1] < target.num_layers:
-            yield replace(
-                configured,
-                name=f"layers {shift:+d}",
-                cause=f"from the outputs of one layer {direction}, as where its numbers were taken over from "
-                f"another convention: {verb} each number in {key} of its config.json by 1",
-                layers=moved,
-            )
-    if len(taps) > 1:
-        yield replace(
-            configured,
-            name="layers reversed",
-            cause="with the outputs of its layers in reversed order: reverse the blocks of columns of "
-            "fc.weight",
-            layers=taps[::-1],
-        )
-    layer: Any = head.layers[0]
-    flipped = not layer.norm_before_residual
-    other: Any = _changed(head)
-    other.layers[0].norm_before_residual = flipped
-    yield replace(
-        configured,
-        name=f"norm_before_residual {str(flipped).lower()}",
-        cause="with the other residual, as where the key is absent and its default differs: set "
-        f"norm_before_residual to {str(flipped).lower()} in its config.json",
-        head=other,
-    )
-    normed = head.state_layer != -1
-    yield replace(
-        configured,
-        name=f"norm_output {str(normed).lower()}",
-        cause=f"when its output is fed back {'after' if normed else 'before'} the norm, as where the key is "
-        f"absent and its default differs: set norm_output to {str(normed).lower()} in its config.json",
-        head=_changed(head, state_layer=-1 if normed else 0),
-        second=True,
-    )
-    if (ids := head.draft_ids) is not None:
-        offsets = ids - torch.arange(len(ids), device=ids.device)
-        if len(offsets.unique()) == len(ids):
-            yield replace(
-                configured,
-                name="d2t absolute",
-                cause="with d2t as token ids, not as offsets: subtract its index from each entry of d2t",
-                head=_changed(head, draft_ids=offsets),
-            )
-    yield from _readings_of_input_norms(head, configured)
-
-
-def _readings_of_input_norms(head: Eagle3Head, configured: Reading) -> Iterator[Reading]:
-    if head.input_norm is not None or head.fc_norm is not None:
-        yield replace(
-            configured,
-            name="no norm before fc",
-            cause="without the norm before fc: set norm_before_fc and fc_norm to false in its config.json "
-            "and remove the tensors of the norm",
-            head=_changed(head, input_norm=None, fc_norm=None),
-        )
-        return
-    assert isinstance(head.config, LlamaConfig)
-    size, count, eps = head.config.hidden_size, len(head.taps), head.config.rms_norm_eps
-    weight = next(head.fc.parameters())
-    whole = LlamaRMSNorm(count * size, eps=eps).to(weight)
-    norm_per_layer = norms_of_taps(head.config, count).to(weight)
-    for option, tensor, norms in (
-        ("norm_before_fc", "input_norm.weight", {"input_norm": whole}),
-        ("fc_norm", "fc_norm.0.weight and so on", {"fc_norm": norm_per_layer}),
-    ):
-        yield replace(
-            configured,
-            name=option,
-            cause=f"with a norm before fc: set {option} to true in its config.json and restore {tensor}",
-            head=_changed(head, **norms),
-        )

@@ -32,10 +32,10 @@ STEPS = 70  # after them the first drafts are right everywhere
 TEXT = torch.randint(0, 61, (300,), generator=torch.Generator().manual_seed(5)).tolist()
 
 
-def hidden_states(target: HFTarget) -> tuple[dict[int, Tensor], Tensor]:
+def hidden_states(target: HFTarget, text: list[int] = TEXT) -> tuple[dict[int, Tensor], Tensor]:
     """The target's hidden states at all tokens but the last, and its most probable token after each."""
     want = Want(hidden=frozenset({-1, *TAPS}), prompt_logits=True)
-    _, scores = target.prefill([Prompt(torch.tensor(TEXT))], [0], target.open(1, 300), want)
+    _, scores = target.prefill([Prompt(torch.tensor(text))], [0], target.open(1, 300), want)
     assert scores.logits is not None
     return dict(scores.hidden), scores.logits.argmax(-1)
 
@@ -105,7 +105,9 @@ def trained(target: HFTarget) -> Callable[..., DraftHead]:
 Edit = Callable[[dict[str, Any], dict[str, Tensor]], None]
 
 
-def checked(head: DraftHead, target: HFTarget, folder: Path, edit: Edit, layout: Any = None) -> SelfCheck:
+def checked(
+    head: DraftHead, target: HFTarget, folder: Path, edit: Edit, layout: Any = None, text: list[int] = TEXT
+) -> SelfCheck:
     """The check of a head that was written and read again, after changes to its configuration and tensors."""
     save_head(head, folder, target, layout=layout)
     config = json.loads((folder / "config.json").read_text())
@@ -113,7 +115,7 @@ def checked(head: DraftHead, target: HFTarget, folder: Path, edit: Edit, layout:
     edit(config, tensors)
     (folder / "config.json").write_text(json.dumps(config))
     save_file({name: each.contiguous() for name, each in tensors.items()}, folder / "model.safetensors")
-    return self_check(target, load_head(head.method, folder, target), TEXT)
+    return self_check(target, load_head(head.method, folder, target), text)
 
 
 SOME = list(range(0, 40, 2))  # a third of the tokens
