@@ -29,6 +29,7 @@ class WindowMethod(OwnDraftMethod):
     """Makes a model, or continues with a given draft model, that reads masks beyond the target's tokens."""
 
     num_masks: int = 10  # of the longest draft
+    others: tuple[str, ...] = ()  # further methods that draft with the model
 
     def defaults(self) -> TrainConfig:
         distillation = Distillation(num_layers=4, size=0.5, num_masks=self.num_masks)
@@ -51,7 +52,7 @@ class WindowMethod(OwnDraftMethod):
         return WindowLesson(drafter, frozen_head(target), config.distillation, target.vocab, target.vocab)
 
     def uses(self, folder: str, target: str, start: str | None) -> list[str]:
-        return [f"--target {target} --method {self.name} --draft {folder}"]
+        return [f"--target {target} --method {name} --draft {folder}" for name in (self.name, *self.others)]
 
     def in_vllm(self, config: Mapping[str, Any]) -> Drafting | None:
         return None
