@@ -51,8 +51,8 @@ def of_families(names: Iterable[str]) -> list[Any]:
 
 
 # methods with the parts of another one, which differ from it in the head's network, its training or a search
-# in tokens alone: tests of parts on whole models run for the other one, proofs on tables and tests of the
-# heads for all
+# in tokens alone: tests of parts on whole models and proofs with every option run for the other one, proofs
+# with the default options and tests of the heads for all
 PARTS_OF = {
     "coral": "eagle2",
     "dart": "ddtree",
@@ -68,6 +68,15 @@ PARTS_OF = {
     "p-eagle": "parallelspec",
     "redrafter": "mlp-speculator",
     "s4c": "hydra",
+}
+
+
+# what is new in these methods is a verification rule, a controller or a search in tokens, which meet no
+# model: their proofs on tables say all; on models the same drafters and targets are proven with other methods
+WITHOUT_MODELS = {
+    *("block-verification", "mcsd", "optimal-mdsd", "rsd-c", "rsd-s", "specdiff2", "spectr-kseq"),
+    *("disco", "exp3-spec", "latency-aware-tts", "specdec-pp", "ucb-spec"),
+    *("aded", "multi-sample", "prompt-lookup", "rest", "sam-decoding"),
 }
 
 

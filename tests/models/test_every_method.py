@@ -1,4 +1,5 @@
-"""Every method on every architecture of these tests: it decodes, or refuses the model in one sentence."""
+"""Every method on architectures of each kind, and a method of each family on every architecture: it decodes,
+or refuses the model in one sentence."""
 
 from __future__ import annotations
 
@@ -17,11 +18,14 @@ from outpace.proof.models import Models, cross_vocabulary
 from outpace.proof.option_values import choices
 from outpace.recipes import get, names
 from tests.models.conftest import TINY, build
-from tests.tiers import with_parts_of_their_own
+from tests.tiers import OF_FAMILIES, with_parts_of_their_own
 
 VOCAB = 20
 PROMPTS = ((3, 4, 5, 3, 4, 5, 3, 4), (7,))
 SAMPLING = [SamplingParams(0.0, max_tokens=6), SamplingParams(0.8, max_tokens=6, seed=1)]
+# of each kind of layers one: full and sliding attention, absolute positions, compressed keys and values,
+# recurrent layers beside attention and alone
+OF_EACH_KIND = ("llama", "gemma3_text", "gpt2", "deepseek_v3", "qwen3_next", "falcon_h1", "mamba2")
 
 
 def models(family: str) -> Models:
@@ -53,7 +57,7 @@ def faults(family: str) -> dict[str, str]:
         made = models(family)
     except ValueError:  # no method can use it: test_refusals.py has the sentences
         return found
-    for name in with_parts_of_their_own(names()):
+    for name in with_parts_of_their_own(names()) if family in OF_EACH_KIND else OF_FAMILIES:
         try:
             recipe = get(name)
             with warnings.catch_warnings():
@@ -70,8 +74,12 @@ def faults(family: str) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", TINY)
-def test_every_method_decodes_or_refuses_in_a_sentence(family: str) -> None:
+def test_methods_decode_or_refuse_in_a_sentence(family: str) -> None:
     assert faults(family) == {}
+
+
+def test_an_architecture_of_each_kind_meets_every_method() -> None:
+    assert {*OF_EACH_KIND} <= {*TINY}
 
 
 def test_the_memory_of_models_without_attention_is_estimated() -> None:

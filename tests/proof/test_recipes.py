@@ -14,7 +14,7 @@ from outpace.proof.mutants.transformers_path import transformers_mutants
 from outpace.proof.option_values import THRESHOLD, choices
 from outpace.proof.suite import CAUGHT, PLANS, exact_limit, mistakes, prove, prove_default
 from outpace.recipes import entries, find, get, names
-from tests.tiers import OF_FAMILIES, PARTS_OF, of_families, with_parts_of_their_own
+from tests.tiers import OF_FAMILIES, PARTS_OF, WITHOUT_MODELS, of_families, with_parts_of_their_own
 
 
 @cache
@@ -39,7 +39,7 @@ def test_drafts_are_accepted_and_the_distribution_is_the_promised_one(name: str)
 
 # `outpace audit --all` enumerates longer texts, on the other kinds of models too
 PLANNED = {
-    "table": replace(PLANS["table"], most=300, most_varied=80, more=500),
+    "table": replace(PLANS["table"], most=200, most_varied=60, more=500),
     "transformers": replace(PLANS["transformers"], most=100, most_varied=50, more=400),
 }
 
@@ -68,20 +68,11 @@ MORE = {"duodecoding": 800, "pearl": 900, "specbranch": 900}
 LONGER_ON_MODELS = {"specbranch": 1500}  # instead of both, on transformers models
 
 
-# what is new in these methods is a verification rule, a controller or a search in tokens, which meet no
-# model: their proofs on tables say all; on models the same drafters and targets are proven with other methods
-WITHOUT_MODELS = {
-    *("block-verification", "mcsd", "optimal-mdsd", "rsd-c", "rsd-s", "specdiff2", "spectr-kseq"),
-    *("disco", "exp3-spec", "latency-aware-tts", "specdec-pp", "ucb-spec"),
-    *("aded", "multi-sample", "prompt-lookup", "rest", "sam-decoding"),
-}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((name, "table") for name in names()),
+        *((name, "table") for name in with_parts_of_their_own(names())),
         *((name, "transformers") for name in with_parts_of_their_own(names()) if name not in WITHOUT_MODELS),
     ],
 )

@@ -17,15 +17,20 @@ from outpace.proof.option_values import choices
 from outpace.proof.suite import Subject, ragged
 from outpace.recipes import find, get
 from outpace.recipes._options import hints_of
+from tests.tiers import WITHOUT_MODELS, with_parts_of_their_own
 
 QUICK = ("block-verification", "rsd-s", "specinfer")
 
 
 def methods() -> Iterator[Any]:
-    """(Method, ids of the target, ids of its draft models) of all methods with an option for draft models
-    that have the target's tokenizer."""
+    """(Method, ids of the target, ids of its draft models) of the methods with an option for draft models
+    that have the target's tokenizer, of which those that differ in a verification rule or a controller alone
+    share one."""
     found = list[str]()
-    for name, recipe in find().items():
+    for name in with_parts_of_their_own(find()):
+        recipe = get(name)
+        if name in WITHOUT_MODELS and name not in QUICK:
+            continue
         if any(
             "Target" in str(hint) for option, hint in hints_of(recipe).items() if option in recipe.options
         ):
