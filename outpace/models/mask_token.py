@@ -12,12 +12,12 @@ from outpace.core.contracts import Target
 KEY, WINDOW_MASK, WINDOW_END = "pard_token", "mask_token_id", "sep_token_id"
 
 
-def token_of(draft: Target, given: int, option: str, key: str, method: str) -> int:
-    """The token `given` as a method's option; -1: the one that the draft model's configuration names `key`.
+def token_of(draft: Target, given: int | None, option: str, key: str, method: str) -> int:
+    """The token `given` as a method's option; None: the one that the draft model's configuration names `key`.
     If it names none, which a warning says, the last token of the vocabulary. ValueError for a token that the
     draft model does not have."""
     config: Any = getattr(getattr(draft, "model", None), "config", None)
-    token = getattr(config, key, None) if given == -1 else given
+    token = getattr(config, key, None) if given is None else given
     if token is None:
         warnings.warn(
             f"the draft model's config.json has no {key}, so few of its drafts may be accepted: train it "

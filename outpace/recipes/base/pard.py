@@ -21,13 +21,15 @@ from outpace.verifiers.rejection import Rejection
 
 
 @recipe(paper="arXiv:2504.18583", family="base", proven_with={"mask": 0})
-def pard(target: Target, *, draft: Target, depth: int = 8, mask: int = -1, sampled: bool = True) -> Parts:
+def pard(
+    target: Target, *, draft: Target, depth: int = 8, mask: int | None = None, sampled: bool = True
+) -> Parts:
     """A draft model's chain, drafted in one forward and verified by rejection.
 
     Args:
         draft: model that was trained to draft in masks; it has the same vocabulary as the target
         depth: tokens drafted per step
-        mask: token that stands for a token to draft; -1: that of the draft model's configuration, or the last
+        mask: token that stands for a token to draft; None: that of the draft model's configuration
         sampled: draw the draft tokens; false drafts the most probable ones
     """
     token = token_of(draft, mask, "mask", KEY, "pard")

@@ -21,14 +21,16 @@ from outpace.verifiers.rejection import Rejection
 
 
 @recipe(paper="arXiv:2512.15176", family="diffusion drafters", proven_with={"mask": 0, "end": 1})
-def deer(target: Target, *, draft: Target, depth: int = 32, mask: int = -1, end: int = -1) -> Parts:
+def deer(
+    target: Target, *, draft: Target, depth: int = 32, mask: int | None = None, end: int | None = None
+) -> Parts:
     """A chain that a diffusion model drafts in one forward, verified by rejection.
 
     Args:
         draft: model that was trained to fill windows of masks; it has the same vocabulary as the target
         depth: tokens drafted per step
-        mask: token that stands for a token to draft; -1: that of the draft model's configuration, or the last
-        end: token behind the masks; -1: that of the draft model's configuration, or the last
+        mask: token that stands for a token to draft; None: that of the draft model's configuration
+        end: token behind the masks; None: that of the draft model's configuration
     """
     tokens = (
         token_of(draft, mask, "mask", WINDOW_MASK, "deer"),

@@ -33,7 +33,7 @@ def specdiff(
     depth: int = 10,
     steps: int = 1,
     reveal: Literal["left-to-right", "confidence"] = "left-to-right",
-    mask: int = -1,
+    mask: int | None = None,
 ) -> Parts:
     """A chain that a diffusion model drafts in a few forwards, verified by rejection or by matching.
 
@@ -42,7 +42,7 @@ def specdiff(
         depth: tokens drafted per step
         steps: forwards of the draft model, each of which reveals about as many tokens
         reveal: which tokens each forward reveals: the next ones, or those that are drafted most confidently
-        mask: token that stands for a token to draft; -1: that of the draft model's configuration, or the last
+        mask: token that stands for a token to draft; None: that of the draft model's configuration
     """
     if steps < 1:
         raise ValueError(f"steps is {steps}, but a draft needs a forward: use 1 or more")

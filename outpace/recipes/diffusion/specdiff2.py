@@ -52,7 +52,7 @@ def specdiff2(
     num_drafts: int = 4,
     draft_temperature: float = 1.5,
     verification: Literal["rejection", "match"] = "rejection",
-    mask: int = -1,
+    mask: int | None = None,
 ) -> Parts:
     """Drafts that a diffusion model gives in one forward, verified together as a tree.
 
@@ -62,7 +62,7 @@ def specdiff2(
         num_drafts: drafts per step; their equal beginnings are one path of the tree
         draft_temperature: of drafts, in proportion to the request's
         verification: by rejection, or by matching with the target's own samples
-        mask: token that stands for a token to draft; -1: that of the draft model's configuration, or the last
+        mask: token that stands for a token to draft; None: that of the draft model's configuration
     """
     if num_drafts < 1:
         raise ValueError(f"num_drafts is {num_drafts}: use 1 or more")

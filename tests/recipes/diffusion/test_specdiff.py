@@ -204,7 +204,7 @@ def test_the_lesson_learns_windows() -> None:
 def test_what_no_window_can_be_filled_with_is_refused() -> None:
     target, draft = models()
     with pytest.warns(UserWarning, match=f"no {WINDOW_MASK}, so few of its drafts may be accepted: train it"):
-        parts_of(mask=-1)
+        parts_of(mask=None)
     with pytest.raises(ValueError, match="mask is 14, but the tokens are 0 to 13: give one of these"):
         parts_of(mask=14)
     with pytest.raises(ValueError, match="steps is 0, but a draft needs a forward: use 1 or more"):
