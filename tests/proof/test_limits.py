@@ -57,7 +57,8 @@ def limited(model: Target, limit: int) -> list[int]:
 
 
 def with_models() -> list[str]:
-    return [name for name in names() if any(True for _ in drafts_of(name, tables()))]
+    made = tables()
+    return [name for name in names() if any(True for _ in drafts_of(name, made))]
 
 
 def drafts_of(name: str, models: Models) -> list[Target]:

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +77,26 @@ def test_a_draft_model_drafts_as_it_does_here() -> None:
         draft=folder,
         depth=DEPTH,
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "changes"),
+    [
+        ("dflash", {}, ["head.num_heads=3"]),
+        ("p-eagle", {}, ["head.num_heads=3"]),
+        ("pard", {"draft": "zoo:draft"}, ["distillation.num_masks=3"]),
+    ],
+)
+def test_a_drafter_of_blocks_drafts_as_it_does_here(
+    name: str, given: dict[str, Any], changes: list[str], tmp_path: Path
+) -> None:
+    """The folder and the configuration are those of `outpace export`."""
+    folder = train(
+        name, target=model(), data="builtin:code", output=tmp_path / name, changes=[*SHORT, *changes], **given
+    ).folder
+    command = export(str(folder), engine="vllm", target=model(), output=tmp_path / "exported")
+    config = json.loads(shlex.split(command)[-1]) | {"num_speculative_tokens": DEPTH}
+    check(config, name, depth=DEPTH, **{"draft" if given else "head": str(folder)})
 
 
 @pytest.mark.parametrize("drafter", ["zoo:eagle3", "zoo:draft"])

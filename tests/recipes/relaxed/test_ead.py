@@ -141,11 +141,14 @@ def zoo(name: str) -> HFTarget:
     return load(resolve(f"zoo:{name}"), dtype="float64")[0]
 
 
-PROMPTS = [
-    list(load(resolve("zoo:target"))[1](text)["input_ids"])
-    for text in ("def add(a, b):\n", "import os\nimport sys\n\n", "class", "Noah has 12 apples and buys")
-]
-GREEDY = [SamplingParams(max_tokens=24)] * len(PROMPTS)
+TEXTS = ("def add(a, b):\n", "import os\nimport sys\n\n", "class", "Noah has 12 apples and buys")
+GREEDY = [SamplingParams(max_tokens=24)] * len(TEXTS)
+
+
+@cache
+def prompts() -> list[list[int]]:
+    tokenizer = load(resolve("zoo:target"))[1]
+    return [list(tokenizer(text)["input_ids"]) for text in TEXTS]
 
 
 def on_zoo(tau: float, min_stay: int = 4) -> Parts:
@@ -154,10 +157,10 @@ def on_zoo(tau: float, min_stay: int = 4) -> Parts:
 
 @pytest.mark.slow
 def test_the_two_ends_are_either_model_alone_token_for_token() -> None:
-    sampling = [SamplingParams(0.8, max_tokens=16, seed=row) for row in range(len(PROMPTS))]
+    sampling = [SamplingParams(0.8, max_tokens=16, seed=row) for row in range(len(TEXTS))]
     for tau, name in ((-1.0, "target"), (math.inf, "draft")):
         alone = replace(on_zoo(-1.0), target=zoo(name))
-        assert texts(on_zoo(tau), PROMPTS, sampling) == texts(alone, PROMPTS, sampling)
+        assert texts(on_zoo(tau), prompts(), sampling) == texts(alone, prompts(), sampling)
 
 
 @pytest.mark.slow
@@ -165,8 +168,8 @@ def test_the_large_models_share_falls_with_tau_and_no_model_stays_too_short() ->
     shares = list[float]()
     for tau in (0.2, 2.0, 4.0, 6.0, 8.0):
         parts, min_stay = on_zoo(tau), 4
-        engine = Engine.of(parts, [torch.tensor(prompt) for prompt in PROMPTS], GREEDY)
-        written: list[list[bool]] = [[] for _ in PROMPTS]
+        engine = Engine.of(parts, [torch.tensor(prompt) for prompt in prompts()], GREEDY)
+        written: list[list[bool]] = [[] for _ in prompts()]
         cache = engine.session.cache
         assert isinstance(cache, RoutedCache) and isinstance(parts.target, RoutedTarget)
         for _ in engine.steps():
