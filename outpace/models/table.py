@@ -5,7 +5,8 @@ Letters: S contexts of `order` tokens, N nodes, V vocabulary size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from weakref import ref
 
@@ -38,6 +39,7 @@ class TableTarget:
     def __init__(self, vocab: int, *, order: int = 3, seed: int = 0, spread: float = 1.5) -> None:
         self.vocab, self._order = vocab, order
         self._size = vocab**order
+        self._unknown: frozenset[int] = frozenset()  # see `in_windows`
         self._caches: list[ref[TableCache]] = []
         generator = torch.Generator().manual_seed(seed)
         # (2 * S, V) float64: one row per parity and context
@@ -86,7 +88,16 @@ class TableTarget:
             state = self._after(state, token)
         return state
 
+    def in_windows(self, unknown: Collection[int]) -> TableTarget:
+        """The same model for drafts in windows: these tokens stand for some that are not known yet, and the
+        distribution in the place of one is that after the known tokens before it."""
+        made = copy.copy(self)
+        made._unknown = frozenset(unknown)
+        return made
+
     def _after(self, state: int, token: int) -> int:
+        if token in self._unknown:
+            return state
         odd, recent = divmod(state, self._size)
         return (1 - odd) * self._size + (recent * self.vocab + token) % self._size
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from outpace.core.context import Context
-from outpace.core.contracts import Plan
+from outpace.core.contracts import Plan, Target
 from outpace.core.device_copies import indices
 from outpace.core.grower import DRAFT, Grower
 from outpace.core.noise import Key
@@ -27,6 +27,8 @@ from outpace.core.tree import TokenTree
 from outpace.drafters.model.grow import Growth, Read, chosen_chains
 from outpace.drafters.model.look_ahead import LookAhead
 from outpace.drafters.model.masks import with_masks
+from outpace.models.hf.target import HFTarget
+from outpace.models.table import TableTarget
 from outpace.sampling.topk import at_least_float32
 from outpace.sampling.warp import warp
 
@@ -48,6 +50,14 @@ class Window:
         masked, nodes = with_masks(tree, anchors, ids, counts, end=self.end)
         step = 1 + most  # an anchor and its masks
         return masked, [node for index, node in enumerate(nodes) if index % step]
+
+
+def reading_windows(draft: Target, window: Window) -> Target:
+    """The draft model as it reads windows. ValueError for one that reads chains only."""
+    if isinstance(draft, HFTarget):
+        return draft.in_windows()
+    unknown = {window.mask} if window.end is None else {window.mask, window.end}
+    return draft.in_windows(unknown) if isinstance(draft, TableTarget) else draft
 
 
 class WindowReader:

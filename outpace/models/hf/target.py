@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from outpace.core.contracts import NOTHING, Cache, Carry, Choose, Ends, Prompt, Scores, Target, Want
+from outpace.core.contracts import NOTHING, Cache, Carry, Choose, Ends, Prompt, Scores, Want
 from outpace.core.tree import Forest, TokenTree
 from outpace.models.checkpoint import load_checkpoint
 from outpace.models.eager.eight_bits import FORMATS
@@ -488,12 +488,6 @@ class HFTarget:
                 outputs[index].append(part)
                 cache.lengths[slots[index]] += end - start
         return ForwardOutputs.joined([part for row in outputs for part in row])
-
-
-def reading_windows(draft: Target) -> Target:
-    """The draft model with two-way windows, as `HFTarget.in_windows` makes it. Table models stay as they are:
-    what they give for a mask depends on the tokens before it, which is a draft like any other."""
-    return draft.in_windows() if isinstance(draft, HFTarget) else draft
 
 
 def _batches(lengths: list[int], packs: bool) -> list[list[tuple[int, int, int]]]:

@@ -14,8 +14,7 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import grow
-from outpace.drafters.model.windows import Window, in_windows
-from outpace.models.hf.target import reading_windows
+from outpace.drafters.model.windows import Window, in_windows, reading_windows
 from outpace.models.mask_token import WINDOW_END, WINDOW_MASK, token_of
 from outpace.verifiers.rejection import Rejection
 
@@ -36,6 +35,7 @@ def deer(
         token_of(draft, mask, "mask", WINDOW_MASK, "deer"),
         token_of(draft, end, "end", WINDOW_END, "deer"),
     )
-    growth = partial(in_windows, growth=grow, window=Window(depth, *tokens))
-    drafter = DraftModel(reading_windows(draft), growth=growth, rereads=True, num_behind=1)
+    window = Window(depth, *tokens)
+    growth = partial(in_windows, growth=grow, window=window)
+    drafter = DraftModel(reading_windows(draft, window), growth=growth, rereads=True, num_behind=1)
     return Parts(target, drafter, Rejection(), Fixed(depth))

@@ -19,8 +19,7 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import grow
-from outpace.drafters.model.windows import Window, in_any_order, in_windows
-from outpace.models.hf.target import reading_windows
+from outpace.drafters.model.windows import Window, in_any_order, in_windows, reading_windows
 from outpace.models.mask_token import WINDOW_MASK, token_of
 from outpace.verifiers.rejection import Rejection
 
@@ -51,5 +50,5 @@ def specdiff(
     growth = partial(in_any_order, window=window, num_forwards=steps)
     if claimed:
         growth = partial(in_windows, growth=grow, window=window, num_forwards=steps)
-    drafter = DraftModel(reading_windows(draft), sampled=claimed, growth=growth, rereads=True)
+    drafter = DraftModel(reading_windows(draft, window), sampled=claimed, growth=growth, rereads=True)
     return Parts(target, drafter, Rejection(), Fixed(depth))

@@ -22,8 +22,7 @@ from outpace.core.contracts import Parts, Plan, Shape, Target, recipe
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import Read, grow, merged_draws
-from outpace.drafters.model.windows import Window, in_windows
-from outpace.models.hf.target import reading_windows
+from outpace.drafters.model.windows import Window, in_windows, reading_windows
 from outpace.models.mask_token import WINDOW_MASK, token_of
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
@@ -42,7 +41,7 @@ def merged_drafts(
 @recipe(
     paper="arXiv:2511.00606",
     family="diffusion drafters",
-    proven_with={"mask": 0, "depth": 3, "num_drafts": 2},
+    proven_with={"mask": 0, "depth": 2, "num_drafts": 2},
 )
 def specdiff2(
     target: Target,
@@ -71,6 +70,6 @@ def specdiff2(
     claimed = verification == "rejection"
     window = Window(depth, token_of(draft, mask, "mask", WINDOW_MASK, "specdiff2"))
     growth = partial(merged_drafts, window=window, temperature=draft_temperature, claimed=claimed)
-    drafter = DraftModel(reading_windows(draft), sampled=claimed, growth=growth, rereads=True)
+    drafter = DraftModel(reading_windows(draft, window), sampled=claimed, growth=growth, rereads=True)
     shape = Shape.branching((num_drafts, *(1,) * (depth - 1)))
     return Parts(target, drafter, Rejection() if claimed else Match(), Fixed(shape))

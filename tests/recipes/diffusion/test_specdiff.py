@@ -18,8 +18,8 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model.best_first import best_first
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.windows import Window, in_windows, most_confident, shares
-from outpace.models.hf.target import HFTarget, reading_windows
+from outpace.drafters.model.windows import Window, in_windows, most_confident, reading_windows, shares
+from outpace.models.hf.target import HFTarget
 from outpace.models.mask_token import WINDOW_MASK
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
 from outpace.proof.models import recurrent_models, tables, transformers_models
@@ -138,14 +138,15 @@ def test_only_tokens_that_depend_on_those_before_them_may_be_claimed() -> None:
     assert error(of_recipe()) < BOUND
     assert error(of_recipe(steps=2)) < BOUND
     assert error(of_recipe(steps=2, reveal="confidence")) < BOUND
-    assert error(lambda: confidence_claimed(reading_windows(draft), mask=4)) > CAUGHT
+    assert error(lambda: confidence_claimed(draft.in_windows(), mask=4)) > CAUGHT
 
 
 def test_a_window_gives_the_most_probable_paths_in_one_forward() -> None:
     target, draft = models()
     window = Window(4, MASK, END)
     growth = partial(in_windows, growth=partial(best_first, num_nodes=5), window=window)
-    drafter = DraftModel(reading_windows(draft.fitted(VOCAB)), sampled=False, growth=growth, rereads=True)
+    model = reading_windows(draft.fitted(VOCAB), window)
+    drafter = DraftModel(model, sampled=False, growth=growth, rereads=True)
     for step, row, text, nodes in drafted(Parts(target, drafter, Match(), Fixed(4))):
         tree, size = step.draft.tree, min(4, step.ctx.max_draft_depth[row])
         probs = alone(text, [MASK] * size + [END])[:size].softmax(-1)
