@@ -76,7 +76,7 @@ PARTS_OF = {
 WITHOUT_MODELS = {
     *("block-verification", "mcsd", "optimal-mdsd", "rsd-c", "rsd-s", "specdiff2", "spectr-kseq"),
     *("disco", "exp3-spec", "latency-aware-tts", "specdec-pp", "ucb-spec"),
-    *("aded", "multi-sample", "prompt-lookup", "rest", "sam-decoding"),
+    *("aded", "multi-sample", "prompt-lookup", "rest", "sam-decoding", "syntax-aligned-medusa"),
 }
 
 

@@ -56,7 +56,8 @@ class Head:
     draft_vocab: int = 32_000
     norm_before_residual: bool = True  # add the attention's output to normed features (eagle3)
     unroll: int = 3  # training steps on the head's own outputs (eagle3, hass, gto, chimera, coral)
-    # weight of each further step relative to the previous one (eagle3, gto, p-eagle, dart, medusa, s4c)
+    # weight of each further step relative to the previous one (eagle3, gto, p-eagle, dart, medusa, s4c and
+    # syntax-aligned-medusa)
     decay: float = 0.8
     # width of the uniform noise on features, divided by length / 512 (eagle, hass and heads made from
     # eagle's)
@@ -69,8 +70,8 @@ class Head:
     top_k: int = 10  # tokens of the top-k loss (hass, coral)
     # of the top-k loss; 0 leaves it out, as the authors do in the first 40 of their 50 epochs (hass, coral)
     top_k_weight: float = 1.0
-    # number of learned draft tokens (medusa, redrafter, s4c, parallelspec, p-eagle), or MLPs (gumiho); by
-    # default 4 for hydra, 3 for mlp-speculator, 7 for dflash and dspark, and 8 for dart
+    # number of learned draft tokens (medusa, syntax-aligned-medusa, redrafter, s4c, parallelspec, p-eagle),
+    # or MLPs (gumiho); by default 4 for hydra, 3 for mlp-speculator, 7 for dflash and dspark, 8 for dart
     num_heads: int = 5
     # decoder layers (eagle, hass, fspad, coral, p-eagle; by default 5 for dovetail, 2 for gumiho, dflash and
     # dspark), or blocks of each head: by default 1 (medusa), 2 (redrafter) or 4 (hydra)
@@ -128,6 +129,14 @@ class Distillation:
 
 
 @dataclass(frozen=True)
+class Fragments:
+    """Fragments of programs, and the token that ends one (syntax-aligned-medusa)."""
+
+    token: int = -1  # one that texts do not have otherwise, such as a reserved one; -1: the last of all
+    weight: float = 0.2  # of the heads' loss beside that of the target
+
+
+@dataclass(frozen=True)
 class Growth:
     """How much of the data is used (domain-drafter)."""
 
@@ -176,6 +185,8 @@ LEAST = {
     "head.num_layers": 1,
     "head.inner_size": 0,
     "head.markov_rank": 1,
+    "fragments.token": -1,
+    "fragments.weight": 0,
     "trees.groups": 1,
     "trees.size": 2,
     "trees.depth": 1,
@@ -261,6 +272,7 @@ class TrainConfig:
     trees: GroupTrees = field(default_factory=GroupTrees)
     distillation: Distillation = field(default_factory=Distillation)
     growth: Growth = field(default_factory=Growth)
+    fragments: Fragments = field(default_factory=Fragments)
     predictor: Predictor = field(default_factory=Predictor)
     exits: EarlyExits = field(default_factory=EarlyExits)
     optimizer: Optimizer = field(default_factory=Optimizer)

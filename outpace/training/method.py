@@ -92,6 +92,10 @@ class TrainingMethod:
         or folder of the given draft model or head. ValueError if that does not fit the target."""
         raise NotImplementedError
 
+    def prepared(self, examples: Sequence[Example], model: Model, config: TrainConfig) -> Sequence[Example]:
+        """The texts as the drafter learns from them."""
+        return examples
+
     def check_texts(self, examples: Sequence[Example], config: TrainConfig) -> None:
         """DataError if nothing can be learned from any of these texts."""
 

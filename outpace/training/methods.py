@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from outpace.models import heads, predictors
+from outpace.training import draft_methods, exit_methods, fragment_methods
 from outpace.training import draft_methods, exit_methods, window_methods
 from outpace.training.config import ConfigError
 from outpace.training.method import TrainingMethod
@@ -23,7 +24,7 @@ def methods() -> dict[str, TrainingMethod]:
         if folder.ispkg and find_spec(module := f"{folder.name}.lesson")
     ]
     every_method: list[TrainingMethod] = []
-    for module in (*lessons, draft_methods, window_methods, exit_methods):
+    for module in (*lessons, draft_methods, window_methods, exit_methods, fragment_methods):
         every_method.extend(module.METHODS)
     nouns = list(dict.fromkeys(method.noun for method in every_method))
     every_method.sort(key=lambda method: nouns.index(method.noun))

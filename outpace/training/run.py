@@ -117,6 +117,7 @@ def train(
     with running.main_process_first():
         with progress(len(prompts), LABEL) as advance:
             examples = answered(model, prompts, config.answers, states / "answers", advance)
+    examples = trains.prepared(examples, model, config)
     learned, test = split_texts(examples, config.length, config.held_out)
     if not (learned and test):
         num_answered = sum(example.first < len(example.tokens) for example in examples)

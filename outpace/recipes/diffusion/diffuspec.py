@@ -64,7 +64,7 @@ def diffuspec(
     beam: int = 3,
     max_ngram: int = 3,
     ngram_weight: float = 0.5,
-    mask: int = -1,
+    mask: int | None = None,
 ) -> Parts:
     """The best path through a window of masks, by a diffusion model and n-grams, of adaptive length.
 
@@ -78,7 +78,7 @@ def diffuspec(
         beam: paths that are extended at each place
         max_ngram: tokens of the longest n-gram that is counted
         ngram_weight: share of the n-grams in the score of a path; 0: they do not count
-        mask: token that stands for a token to draft; -1: that of the draft model's configuration, or the last
+        mask: token that stands for a token to draft; None: that of the draft model's configuration
     """
     if shortest < 1 or growth < 0:
         raise ValueError(

@@ -55,10 +55,10 @@ class PositionHeadLesson(DrafterLesson):
 
     def token_loss(self, batch: Batch, states: Tensor) -> Tensor:  # (M, S)
         """The loss of all steps, given the head's states before the roots."""
-        total = batch.hidden[-1].new_zeros((), dtype=torch.float32)
+        total = states.new_zeros((), dtype=torch.float32)
         ids = self.draft_ids(batch.tokens.device)
         for step, logits in enumerate(self._steps(batch, states, self.num_steps)):
-            mask = self.learned(batch, step)
+            mask = self.taught(batch, step)
             if self._objective.soft:
                 target_logits, can_draft = draftable(self.target_logits(batch, step), ids)
                 loss = losses.soft_cross_entropy(logits, target_logits, mask & can_draft)
@@ -70,6 +70,10 @@ class PositionHeadLesson(DrafterLesson):
                 loss = losses.cross_entropy(logits, labels, mask)
             total = total + self._objective.weight(step, self.settings) * loss
         return total
+
+    def taught(self, batch: Batch, step: int) -> Tensor:  # (M,) bool
+        """Where draft token `step` counts in the loss."""
+        return self.learned(batch, step)
 
     def drafted(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
         return self._steps(batch, self.begun(batch), num_steps)

@@ -25,8 +25,8 @@ from outpace.proof.reference import difference, plain_distribution, promised
 from outpace.proof.suite import CAUGHT, prove_default
 from outpace.recipes import get
 from outpace.recipes.relaxed.medusa_typical.recipe import medusa_typical
-from outpace.recipes.relaxed.medusa_typical.typical import NEVER, Typical
 from outpace.sampling.target_probs import LazyTargetProbs
+from outpace.verifiers.typical import NEVER, Typical
 
 CASES = [
     Case((0, 1, 2, 0), SamplingParams(1.0, max_tokens=4)),

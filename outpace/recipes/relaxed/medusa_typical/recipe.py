@@ -22,7 +22,7 @@ from outpace.drafters.model.grow import grow
 from outpace.drafters.model.plain_drafts import PlainChains, PlainRanks
 from outpace.drafters.model.position_drafter import position_drafter, static_tree
 from outpace.models.heads.medusa.kind import MedusaModel
-from outpace.recipes.relaxed.medusa_typical.typical import NEVER, Typical, TypicalSteps
+from outpace.verifiers.typical import NEVER, Typical, TypicalSteps
 
 
 @recipe(

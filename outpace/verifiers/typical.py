@@ -45,13 +45,13 @@ class Typical:
         # node that may end the accepted path -> the logarithm of its path's probability
         weights = dict.fromkeys(range(forest.num_rows), 0.0)
         best, level = list(range(forest.num_rows)), list(range(forest.num_rows))
-        kept: dict[int, Tensor] = {}  # node -> (V,) distribution of the bonus token after it
+        after: dict[int, Tensor] = {}  # node -> (V,) distribution of the bonus token after it
         while level:
             probs = target_probs.probs(level)
             passes = probs > self.thresholds(probs)[:, None]
             reached: list[int] = []
             for place, node in enumerate(level):
-                kept[node] = self.bonus_probs(probs[place], passes[place])
+                after[node] = self.bonus_probs(probs[place], passes[place])
                 for child in forest.children[node]:
                     if bool(passes[place, tokens[child]]):
                         weights[child] = weights[node] + log(float(probs[place, tokens[child]]))
@@ -62,13 +62,18 @@ class Typical:
                 if deeper or weights[node] > weights[best[row]]:
                     best[row] = node
             level = reached
+        best = self.kept(tree, best)
         key = Key(
             list(range(forest.num_rows)),
             [forest.local[node] for node in best],
             [forest.depths[node] for node in best],
             TARGET,
         )
-        return Verdict(best, noise.choose(torch.stack([kept[node] for node in best]), key).tolist())
+        return Verdict(best, noise.choose(torch.stack([after[node] for node in best]), key).tolist())
+
+    def kept(self, tree: TokenTree, leaves: Sequence[int]) -> list[int]:  # (B,) -> (B,)
+        """What stays of the paths to these nodes: the last node of each."""
+        return list(leaves)
 
     def thresholds(self, probs: Tensor) -> Tensor:  # (M, V) -> (M,)
         """The probability above which a token passes, by distribution."""
@@ -98,13 +103,17 @@ class TypicalSteps:
             probs = request.probs((*text, *before)).tolist()
             if probs[token] > self._threshold(probs):
                 reached[path] = reached[before] + log(probs[token])
-        accepted = max(reached, key=lambda path: (len(path), reached[path]))
+        accepted = self.kept(max(reached, key=lambda path: (len(path), reached[path])))
         probs = request.probs((*text, *accepted)).tolist()
         passing = [token for token, prob in enumerate(probs) if prob > self._threshold(probs)]
         passing = passing or [token for token, prob in enumerate(probs) if prob > 0]
         whole = sum(probs[token] for token in passing)
         for token in passing:
             yield probs[token] / whole, (*accepted, token)
+
+    def kept(self, path: Path) -> Path:
+        """What stays of an accepted path."""
+        return path
 
     def _threshold(self, probs: Sequence[float]) -> float:
         entropy = -sum(prob * log(prob) for prob in probs if prob > 0)
