@@ -8,8 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from outpace.models import heads, predictors
-from outpace.training import draft_methods, exit_methods, fragment_methods
-from outpace.training import draft_methods, exit_methods, window_methods
+from outpace.training import draft_methods, exit_methods, fragment_methods, window_methods
 from outpace.training.config import ConfigError
 from outpace.training.method import TrainingMethod
 
