@@ -35,11 +35,10 @@ from outpace.drafters.model.best_first import Levels, LogProbs, Scored, Tokens, 
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import Read, chosen_chains
 from outpace.drafters.model.ngram_scores import NGramScores
-from outpace.drafters.model.windows import Window, WindowReader
+from outpace.drafters.model.windows import Window, WindowReader, reading_windows
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
 from outpace.indexes.store import SuffixAutomatonFile
-from outpace.models.hf.target import reading_windows
 from outpace.models.mask_token import WINDOW_MASK, token_of
 from outpace.verifiers.match import Match
 
@@ -93,16 +92,17 @@ def diffuspec(
         )
     counts = store.open_index(StaticAutomaton, index, target.vocab)
     weight = 0.0 if counts is None else ngram_weight
+    window = Window(shortest + growth, token_of(draft, mask, "mask", WINDOW_MASK, "specdiff"))
     search = partial(
         lattice_path,
-        window=Window(shortest + growth, token_of(draft, mask, "mask", WINDOW_MASK, "specdiff")),
+        window=window,
         mass=mass,
         width=width,
         beam=beam,
         context=max_ngram - 1,
         scored=NGramScores(counts, weight, model_weight=1 - weight),
     )
-    drafter = DraftModel(reading_windows(draft), sampled=False, growth=search, rereads=True)
+    drafter = DraftModel(reading_windows(draft, window), sampled=False, growth=search, rereads=True)
     return Parts(target, drafter, Match(), AdaptiveLength(shortest, growth))
 
 
