@@ -105,6 +105,6 @@ def test_a_token_that_is_not_named_is_said() -> None:
     with pytest.warns(
         UserWarning, match=f"has no {KEY}, so hardly any draft may be accepted: train a target"
     ):
-        parts_of("table", fragment=-1)
+        parts_of("table", fragment=None)
     with pytest.raises(ValueError, match="fragment is 3, but the tokens are 0 to 2: give one of these"):
         parts_of("table", fragment=3)

@@ -37,7 +37,7 @@ def syntax_aligned_medusa(
     target: Target,
     *,
     head: MedusaModel,
-    fragment: int = -1,
+    fragment: int | None = None,
     epsilon: float = 0.09,
     delta: float = 0.3,
     num_nodes: int = 63,
@@ -47,13 +47,13 @@ def syntax_aligned_medusa(
 
     Args:
         head: folder with heads of Medusa that were trained for the target
-        fragment: token that ends a fragment; -1: that of the target's configuration, or the last
+        fragment: token that ends a fragment; None: that of the target's configuration
         epsilon: a token of a larger probability than this is accepted
         delta: and one of more than this times exp(-entropy) of the target's distribution
         num_nodes: draft tokens of the tree
         depth: longest path that is drafted; at most the number of heads
     """
-    token = fragment_token(target) if fragment == -1 else fragment
+    token = fragment_token(target) if fragment is None else fragment
     if not 0 <= token < target.vocab:
         raise ValueError(
             f"fragment is {token}, but the tokens are 0 to {target.vocab - 1}: give one of these"
