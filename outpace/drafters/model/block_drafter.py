@@ -132,7 +132,7 @@ class BlockReader(FeatureReader):
         """Read the last committed tokens, of which the last two are the first blocks."""
         drafter, ctx = self._blocks, self._ctx
         head = drafter.opened.head
-        befores, gaps, inputs, memories = list[Tensor](), list[Tensor](), list[Tensor](), list[Memory]()
+        last_tokens, gaps, inputs, memories = list[Tensor](), list[Tensor](), list[Tensor](), list[Memory]()
         for row, slot in enumerate(ctx.slots):
             tokens, features = drafter.missing(ctx, row)
             if not len(tokens):  # the root is the text's first or second token
@@ -143,11 +143,11 @@ class BlockReader(FeatureReader):
             block = torch.cat((tokens[-1:], tree.tokens[row : row + 1].cpu()))[None]
             memory = drafter.memory(slot, length + len(gap))
             of_block, memory = reduce(drafter.opened, block, features[None, len(gap) :], memory)
-            befores.append(tokens[-1:])
+            last_tokens.append(tokens[-1:])
             gaps.append(gap)
             inputs.append(torch.cat((of_gap, of_block[0])))
             memories.append(memory)
-        firsts = torch.cat(befores)
+        firsts = torch.cat(last_tokens)
         self._memory = _joined(memories)
         return self._score(firsts, tree.tokens, [-1] * len(firsts), inputs, gaps)
 
