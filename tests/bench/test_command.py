@@ -118,7 +118,7 @@ def test_a_family_of_which_nothing_can_be_measured_is_refused(tiny: Any, tmp_pat
     done = call(tiny, tmp_path, "--family", "trained heads")
     assert done.exit_code == 2
     sentence = done.stderr.splitlines()[-1]
-    assert "each of these methods was left out: chimera, coral, ddtree, " in sentence
+    assert "each of these methods was left out: chimera, coral, dart, ddtree, " in sentence
     assert "as in --methods chimera:OPTION=VALUE (chimera needs head: a folder" in sentence
 
 

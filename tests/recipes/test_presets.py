@@ -16,7 +16,7 @@ from outpace.verifiers.match import Match
 
 TARGET = TableTarget(6, seed=1)
 OPENER = FunctionOpener(lambda name: TARGET)
-WITH_PRESETS = ("lookahead", "sam-decoding", "stand", "suffix-decoding", "token-recycling")
+WITH_PRESETS = ("diffuspec", "lookahead", "sam-decoding", "stand", "suffix-decoding", "token-recycling")
 
 
 def test_the_values_of_a_preset_are_the_options_that_are_not_given() -> None:
@@ -56,8 +56,9 @@ def test_presets_name_options_and_build() -> None:
     named = {name: each for name, each in find().items() if each.presets}
     assert sorted(named) == sorted(WITH_PRESETS)
     for each in named.values():
+        needed = {option: TARGET for option, *_ in each.needs}
         for preset in each.presets:
-            each(TARGET, **configure(each, TARGET, {"preset": preset}, OPENER))
+            each(TARGET, **configure(each, TARGET, {"preset": preset, **needed}, OPENER))
     with pytest.raises(TypeError, match="no option width, which exact_with, proven_with or presets name"):
 
         @recipe(paper="none", family="test", presets={"cpu": {"width": 3}})
