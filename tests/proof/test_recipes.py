@@ -56,11 +56,14 @@ def needs_own_drafts(name: str) -> bool:
 LONGER = {
     "lookahead": 2000,
     "clasp": 500,
+    "del-decoding": 300,
     "knn-ssd": 1500,
+    "layerskip": 300,
     "medusa": 400,
     "mlp-speculator": 400,
     "redrafter": 400,
     "pearl": 600,
+    "quicksilver": 300,
     "specbranch": 600,
 }
 # the same for proofs that are repeated: of these a token that is drafted is accepted two steps later

@@ -6,7 +6,7 @@ Letters: R texts, C and M columns (see training.lessons.lesson), K draft vocabul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from outpace.training import losses
 from outpace.training.config import Head
 from outpace.training.features import Batch
 from outpace.training.lessons.lesson import DrafterLesson, draftable, following
+from outpace.training.packed import packed
 from outpace.training.unrolled import UnrolledStep, unrolled
 
 CROSS_ENTROPY = "soft_cross_entropy"  # its gradient does not depend on the mass of the draft vocabulary
@@ -84,6 +85,17 @@ EAGLE = Objective(
     loss=features_and_tokens,
     weight=lambda step, settings: 1.0,
 )
+
+
+TOKENS = Objective(  # of EAGLE-3 (Li et al. 2025) and others: token probabilities alone
+    num_steps=lambda settings: settings.unroll,
+    detached=False,
+    noise=False,
+    loss=Compared.token_loss,
+    weight=lambda step, settings: settings.decay**step,
+)
+# the same in masks behind every token (Hui et al. 2026, P-EAGLE)
+TOKENS_IN_MASKS = replace(TOKENS, num_steps=lambda settings: settings.num_heads, run=packed)
 
 
 def _features_tokens_and_best(one: Compared, settings: Head) -> Tensor:

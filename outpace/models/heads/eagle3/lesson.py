@@ -24,7 +24,7 @@ from outpace.training.head_methods import (
     lm_head_rows,
     of_kind,
 )
-from outpace.training.lessons.feature_heads import Compared, Objective
+from outpace.training.lessons.feature_heads import TOKENS
 from outpace.training.lessons.group_trees import GroupTreeLesson
 from outpace.training.lessons.lesson import Lesson
 from outpace.training.method import NOTHING, Beside
@@ -65,19 +65,12 @@ class GroupTreeMethod(FeatureHeadMethod):
         return GroupTreeLesson(drafter, rows, self.objective, config.head, target, config.trees)
 
 
-OBJECTIVE = Objective(
-    num_steps=lambda settings: settings.unroll,
-    detached=False,
-    noise=False,
-    loss=Compared.token_loss,
-    weight=lambda step, settings: settings.decay**step,
-)
 METHODS = (
     FeatureHeadMethod(
         **of_kind(KIND),
         new=_new,
         check=num_layers,  # refuses layers whose outputs cannot be read
-        objective=OBJECTIVE,
+        objective=TOKENS,
     ),
     GroupTreeMethod(
         name="gto",
@@ -86,7 +79,7 @@ METHODS = (
         head=KIND.method,
         new=_new,
         check=_check_trees,
-        objective=OBJECTIVE,
+        objective=TOKENS,
         optimizer=Optimizer(rate=1e-4),  # 5e-6 in the paper's 60,000 steps
         others=("eagle3",),
     ),

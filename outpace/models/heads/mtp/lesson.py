@@ -10,7 +10,7 @@ from outpace.models.heads.mtp.kind import KIND
 from outpace.models.hf.target import HFTarget
 from outpace.training.config import TrainConfig
 from outpace.training.head_methods import FeatureHeadMethod, begun, of_kind
-from outpace.training.lessons.feature_heads import Compared, Objective
+from outpace.training.lessons.feature_heads import TOKENS
 
 
 def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead:
@@ -23,12 +23,6 @@ METHODS = (
     FeatureHeadMethod(
         **of_kind(KIND),
         new=_new,
-        objective=Objective(
-            num_steps=lambda settings: settings.unroll,
-            detached=False,
-            noise=False,
-            loss=Compared.token_loss,
-            weight=lambda step, settings: settings.decay**step,
-        ),
+        objective=TOKENS,
     ),
 )

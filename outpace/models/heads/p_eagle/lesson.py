@@ -14,8 +14,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import num_layers
 from outpace.training.config import TrainConfig
 from outpace.training.head_methods import FeatureHeadMethod, begun, check_layer_size, lm_head_rows, of_kind
-from outpace.training.lessons.feature_heads import Compared, Objective
-from outpace.training.packed import packed
+from outpace.training.lessons.feature_heads import TOKENS_IN_MASKS
 
 
 def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead:
@@ -41,13 +40,6 @@ METHODS = (
         **of_kind(KIND),
         new=_new,
         check=num_layers,  # refuses layers whose outputs cannot be read
-        objective=Objective(
-            num_steps=lambda settings: settings.num_heads,
-            detached=False,
-            noise=False,
-            loss=Compared.token_loss,
-            weight=lambda step, settings: settings.decay**step,
-            run=packed,
-        ),
+        objective=TOKENS_IN_MASKS,
     ),
 )
