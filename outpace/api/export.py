@@ -17,6 +17,7 @@ from outpace.models.heads.formats.files import CONFIG, HeadFileError
 from outpace.models.heads.formats.folder import kind_in, load_head, save_head
 from outpace.models.heads.kinds import HeadKind
 from outpace.models.heads.position_head import PositionHead
+from outpace.models.mask_token import KEY as PARD_TOKEN
 from outpace.models.names import resolve
 from outpace.models.permissions import share_weights
 from outpace.models.predictors.folder import METHOD as PREDICTOR
@@ -55,7 +56,10 @@ def export(drafter: str, *, engine: str, target: Model, output: str | Path) -> s
     share_weights(folder)
     if target.tokenizer is not None:
         target.tokenizer.save_pretrained(folder)
-    drafting = Drafting(ENGINES[engine].draft_model, NUM_TOKENS)
+    # a model that was trained to fill masks (`outpace train pard`)
+    in_masks = engine == "vllm" and getattr(model.config, PARD_TOKEN, None) is not None
+    options = {"parallel_drafting": True} if in_masks else {}
+    drafting = Drafting(ENGINES[engine].draft_model, NUM_TOKENS, options)
     return ENGINES[engine].command(target.name, str(folder), drafting)
 
 

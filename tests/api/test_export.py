@@ -88,6 +88,15 @@ def test_a_draft_model_is_written_for_every_engine(
     assert len(modes) == 1  # the weights are as readable as the configuration
 
 
+def test_a_draft_model_that_fills_masks_is_told_to(tiny: Any, target: Model, tmp_path: Path) -> None:
+    draft = AutoModelForCausalLM.from_pretrained(tiny.draft)
+    draft.config.pard_token = 3
+    draft.save_pretrained(tmp_path / "draft")
+    target.tokenizer.save_pretrained(tmp_path / "draft")
+    command = export(str(tmp_path / "draft"), engine="vllm", target=target, output=tmp_path / "out")
+    assert json.loads(shlex.split(command)[-1])["parallel_drafting"]
+
+
 @pytest.mark.parametrize("method", ["eagle", "medusa"])
 def test_the_program_for_transformers_runs(
     method: str, target: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
