@@ -123,7 +123,8 @@ class AdaptiveDepth:
             ]
         )
         limits = [self._planned[slot] - level for slot in slots]
-        # the next token's acceptance as the drafter predicts it, else as that of others in this row
+        # probability that the path and one more token are accepted: the drafter's own prediction if it makes
+        # one, else that of the path times the rate at which this request's draft tokens were accepted so far
         reached = accepted * rates if frontier.survival is None else numpy.array(frontier.survival)
         more = DraftChoices(limits, _reached(reached, rates, limits), numpy.ones(len(rows)))
         drafting = numpy.array([float(sum(self._planned[slot] > 0 for slot in ctx.slots))])

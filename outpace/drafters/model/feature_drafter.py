@@ -178,7 +178,8 @@ class FeatureDrafter:
             self.keep(tokens, slot, features[: len(tokens)], step.ctx.cache)
 
     def keep(self, tokens: Tensor, slot: int, features: Tensor, target: Cache) -> None:
-        """Read these committed tokens (P,), each with its feature (P, F)."""
+        """Append these committed tokens (P,) of a slot to the head's KV cache; the head reads each with its
+        feature (P, F). `target`: the target's KV cache, whose slots the head's cache has too."""
         self.opened.model.keep([tokens], [slot], self.open_cache(target), NOTHING, [features])
 
     def _forget(self, slot: int) -> None:

@@ -60,7 +60,8 @@ class ReadHidden(Protocol):
 
 @runtime_checkable
 class PredictsSurvival(Protocol):
-    """A `Read` of a model that may predict how much of its draft is accepted."""
+    """A `Read` whose draft model can also predict the probability that its draft tokens are accepted, as
+    heads of DSpark do."""
 
     def survival(self, tree: TokenTree, nodes: Sequence[int]) -> list[float] | None:  # (M,) -> (M,)
         """For each of these nodes the predicted probability that the tokens on the path to it and the one

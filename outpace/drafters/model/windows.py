@@ -103,8 +103,8 @@ def in_windows(
     return growth(ctx, plan, WindowReader(plan, read, window, shares(window.size, num_forwards)))
 
 
-# which of a window's masks are revealed next: (how many, probability (n,) of the token that was drawn in each
-# of them) -> indices of these masks
+# Which masks of a window are replaced by their drawn tokens after a forward. Arguments: how many masks, and
+# for each of the n remaining masks the draft probability of its drawn token. Returns indices among the n.
 Order = Callable[[int, Sequence[float]], Sequence[int]]
 
 
@@ -113,7 +113,7 @@ def most_confident(count: int, draft_probs: Sequence[float]) -> list[int]:
     return sorted(range(len(draft_probs)), key=lambda index: -draft_probs[index])[:count]
 
 
-# a token and the distribution (V,) that it was drawn from
+# a draft token, and the draft distribution q (V,) that it was drawn from
 Revealed = tuple[int, Tensor]
 
 

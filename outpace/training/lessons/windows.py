@@ -75,7 +75,8 @@ class WindowLesson(DraftModelLesson):
         return rate, torch.rand(shape, generator=noise) < rate
 
     def weights(self, log_probs: Tensor, rate: Tensor) -> Tensor:  # (M, k), (M, 1) -> (M, k)
-        """The weight of each masked token; `log_probs` are those of the tokens of the text."""
+        """The weight of each masked token's cross entropy in the loss. `log_probs`: the log probability that
+        the model gives the text's token at each mask; `rate`: the share of a window that is masked."""
         return (1 / rate).expand_as(log_probs)
 
     def columns(self, batch: Batch) -> Tensor:

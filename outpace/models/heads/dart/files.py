@@ -1,7 +1,7 @@
 """The layout of DART's authors: EAGLE-3's flat one with the mask beside the weights of the layer.
 
-Their configurations do not name the layers of the target whose outputs a head reads: without the key of
-EAGLE-3 for them they are taken as EAGLE-3's usual ones.
+Their config.json does not say which of the target's layers the head reads. EAGLE-3's key for that
+(`eagle_aux_hidden_state_layer_ids`) is honoured if present; otherwise the layers are EAGLE-3's default ones.
 """
 
 from __future__ import annotations
