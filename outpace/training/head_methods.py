@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from outpace.api.engines import NUM_TOKENS, Drafting
 from outpace.api.model import Model
 from outpace.models.heads.draft_head import DraftHead, random_weights
+from outpace.models.heads.eagle3.head import Eagle3Head
 from outpace.models.heads.formats.folder import load_head, method_in, save_head
 from outpace.models.heads.kinds import Head, HeadKind, head_kind
 from outpace.models.heads.position_head import PositionHead, random_parameters
@@ -148,6 +149,15 @@ def begun(head: DraftHead, own: Sequence[nn.Module], target: HFTarget, seed: int
     for module in (*own, head.rotary_emb):
         module.to(torch.float32).to(target.device)
     random_weights(seed, own)
+    return head
+
+
+def begun_as_eagle3(head: Eagle3Head, target: HFTarget, seed: int, ids: Tensor | None) -> DraftHead:
+    """A head of EAGLE-3's form with random weights in float32. Its LM head begins as a copy of the target's,
+    as in speculators; `ids`: its draft vocabulary."""
+    begun(head, (head.fc, head.layers, head.norm, head.lm_head), target, seed)
+    with torch.no_grad():
+        next(head.lm_head.parameters()).copy_(lm_head_rows(target, ids))
     return head
 
 

@@ -3,7 +3,6 @@ a text. Further tokens have less weight."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from outpace.models.heads.dart.head import NUM_MASKS, DartHead, draw_mask
@@ -13,7 +12,7 @@ from outpace.models.heads.eagle3.head import default_taps
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import num_layers
 from outpace.training.config import TrainConfig
-from outpace.training.head_methods import FeatureHeadMethod, begun, check_layer_size, lm_head_rows, of_kind
+from outpace.training.head_methods import FeatureHeadMethod, begun_as_eagle3, check_layer_size, of_kind
 from outpace.training.lessons.feature_heads import TOKENS_IN_MASKS
 
 
@@ -26,10 +25,8 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead
         num_masks=config.head.num_heads - 1,  # the first token is drafted without one
         draft_ids=ids,
     )
-    begun(head, (head.fc, head.layers, head.norm, head.lm_head), target, config.seed)
+    begun_as_eagle3(head, target, config.seed, ids)
     draw_mask(head, config.seed)
-    with torch.no_grad():  # as EAGLE-3's, its LM head begins as a copy of the target's
-        next(head.lm_head.parameters()).copy_(lm_head_rows(target, ids))
     return head
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from outpace.models.heads.draft_head import DraftHead, head_config
@@ -18,10 +17,9 @@ from outpace.models.slim.make import num_layers
 from outpace.training.config import ConfigError, Optimizer, TrainConfig
 from outpace.training.head_methods import (
     FeatureHeadMethod,
-    begun,
+    begun_as_eagle3,
     check_layer_size,
     learning_head,
-    lm_head_rows,
     of_kind,
 )
 from outpace.training.lessons.feature_heads import TOKENS
@@ -39,10 +37,7 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead
         draft_ids=ids,
         norm_before_residual=config.head.norm_before_residual,
     )
-    begun(head, (head.fc, head.layers, head.norm, head.lm_head), target, config.seed)
-    with torch.no_grad():  # as in speculators, its LM head begins as a copy of the target's
-        next(head.lm_head.parameters()).copy_(lm_head_rows(target, ids))
-    return head
+    return begun_as_eagle3(head, target, config.seed, ids)
 
 
 def _check_trees(target: HFTarget) -> None:

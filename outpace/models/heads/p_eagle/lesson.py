@@ -13,7 +13,7 @@ from outpace.models.heads.p_eagle.kind import KIND
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import num_layers
 from outpace.training.config import TrainConfig
-from outpace.training.head_methods import FeatureHeadMethod, begun, check_layer_size, lm_head_rows, of_kind
+from outpace.training.head_methods import FeatureHeadMethod, begun_as_eagle3, check_layer_size, of_kind
 from outpace.training.lessons.feature_heads import TOKENS_IN_MASKS
 
 
@@ -29,10 +29,7 @@ def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead
     )
     head.mask_hidden.data = head.mask_hidden.data.to(target.device, torch.float32)
     draw_mask(head, config.seed)
-    begun(head, (head.fc, head.layers, head.norm, head.lm_head), target, config.seed)
-    with torch.no_grad():  # as EAGLE-3's, its LM head begins as a copy of the target's
-        next(head.lm_head.parameters()).copy_(lm_head_rows(target, ids))
-    return head
+    return begun_as_eagle3(head, target, config.seed, ids)
 
 
 METHODS = (
