@@ -236,7 +236,7 @@ class FeatureReader(DraftReader):
         self._drafter, self._ctx = drafter, ctx
         self.cache = drafter.open_cache(ctx.cache)
         self._states: list[Tensor] = []  # (N, F) the head's outputs at all nodes so far, in parts
-        self.hidden: Mapping[int, Tensor] = {}  # its outputs at the nodes of the last forward, by layer
+        self.layer_outputs: Mapping[int, Tensor] = {}  # its outputs at the nodes of the last forward, by layer
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
         first, logits, ids = self.over_draft_vocabulary(tree)
@@ -250,8 +250,8 @@ class FeatureReader(DraftReader):
             slots = self._ctx.slots
             scores = opened.model.score(tree, slots, self.cache, opened.state, gap=gap, features=features)
             assert scores.logits is not None
-            self.hidden = scores.hidden
-            self._states.append(self.hidden[opened.head.state_layer])
+            self.layer_outputs = scores.hidden
+            self._states.append(self.layer_outputs[opened.head.state_layer])
             logits, ids = opened.head.draft_logits(scores.logits)
         self.forwards += 1
         self.logits = [logits]

@@ -47,7 +47,7 @@ class TailReader(FeatureReader):
         if tree.forest.depths[anchors[0]] == self._num_forwards:
             return self._read_tail(tree, anchors, levels)
         first, logits, _ = super().over_draft_vocabulary(tree)
-        self._outputs.append(self.hidden[self._drafter.opened.head.tail_layer])
+        self._outputs.append(self.layer_outputs[self._drafter.opened.head.tail_layer])
         return logits[indices([anchor - first for anchor in anchors], logits.device)][:, None]
 
     def _read_tail(self, tree: TokenTree, anchors: Sequence[int], levels: int) -> Tensor:  # (A, k, K)
