@@ -236,7 +236,7 @@ class FeatureReader(DraftReader):
         self._drafter, self._ctx = drafter, ctx
         self.cache = drafter.open_cache(ctx.cache)
         self._states: list[Tensor] = []  # (N, F) the head's outputs at all nodes so far, in parts
-        self.layer_outputs: Mapping[int, Tensor] = {}  # its outputs at the nodes of the last forward, by layer
+        self.layer_outputs: Mapping[int, Tensor] = {}  # by layer, at the nodes of the last forward
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
         first, logits, ids = self.over_draft_vocabulary(tree)
