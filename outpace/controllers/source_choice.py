@@ -61,7 +61,7 @@ class Others(NamedTuple):
     tokens: float  # generated, as expected
     nodes: int  # draft tokens
     read: float  # tokens read by the draft model
-    forwards: int  # of the draft model
+    depth: int  # of the longest draft of the draft model
 
 
 class SourceChoice:
@@ -94,15 +94,19 @@ class SourceChoice:
         chain_sizes: Sequence[int] | None = None,
         *,
         max_length: int | None = None,
+        levels_per_forward: int = 1,
     ) -> None:
         """`lookup_depth`, `depth`: longest drafts; `depth` is 0 if there is no draft model. `sizes`,
         `chain_sizes`: as in core.contracts.Target. `max_length`: most tokens of a text that the draft model
-        reads. ValueError for a lookup_depth below 1 or a negative depth."""
+        reads. `levels_per_forward`: tokens that one forward of it drafts, for which it reads as many.
+        ValueError for a lookup_depth below 1 or a negative depth."""
         if lookup_depth < 1:
             raise ValueError(f"lookup_depth is {lookup_depth}; use 1 or more")
         if depth < 0:
             raise ValueError(f"depth is {depth}; use 0 or more, 0 for no drafts of the model")
         self._lookup_depth, self._depth, self._max_length = lookup_depth, depth, max_length
+        self._forwards = [-(-each // levels_per_forward) for each in range(depth + 1)]  # by draft tokens
+        self._read_for = [each * levels_per_forward for each in self._forwards]  # tokens that they read
         self._rates, self._matches = AcceptanceRates(), MatchRates(lookup_depth)
         self._cost = StepCost(sizes, chain_sizes)
         self._num_drafts = self._num_chosen = self._hold = 0
@@ -110,7 +114,7 @@ class SourceChoice:
         # predicted seconds, of steps with these rows
         self._predicted_slots: tuple[int, ...] = ()
         self._verify_seconds: list[float] = []  # of a step by its draft tokens, without the draft model
-        self._draft_seconds: list[float] = []  # (K + 1,) of the draft model by its number of forwards
+        self._draft_seconds: list[float] = []  # (K + 1,) of the draft model by its longest draft
         self._token_seconds = 0.0  # of the draft model for a token that it reads
         self._read: dict[int, int] = {}  # slot -> number of tokens that the draft model has read
         self._unused: dict[int, int] = {}  # slot -> steps since the model has drafted
@@ -172,29 +176,40 @@ class SourceChoice:
             sizes = max((self._improved(rows, start) for start in starts), key=lambda s: self._speed(rows, s))
         for index, (slot, row) in enumerate(zip(slots, rows, strict=True)):
             if len(row.looked_up) > 1 or len(row.drafted) > 1:
-                sizes[index] = self._chosen(slot, row, others(rows, sizes, index))
+                sizes[index] = self._chosen(slot, row, self._others(rows, sizes, index))
         return sizes
+
+    def _others(self, rows: Sequence[RowOptions], sizes: Sequence[Size], left_out: int = -1) -> Others:
+        """What the rows but one do in a step with these drafts."""
+        tokens, nodes, read, longest = 0.0, 0, 0.0, 0
+        for index, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+            if index != left_out:
+                tokens += row.tokens(size)
+                nodes += sum(size)
+                if depth := size[1]:
+                    read, longest = read + row.read + self._read_for[depth], max(longest, depth)
+        return Others(tokens, nodes, read, longest)
 
     def _improved(self, rows: Sequence[RowOptions], sizes: Sequence[Size]) -> list[Size]:
         """The drafts after that of each row in turn was replaced by the best one beside those of the rest."""
         found = list(sizes)
         for index, row in enumerate(rows):
-            lookups, drafts = self._speeds(row, others(rows, found, index))
+            lookups, drafts = self._speeds(row, self._others(rows, found, index))
             looked_up, depth = best(lookups), best(drafts)
             found[index] = (looked_up, 0) if lookups[looked_up] >= drafts[depth] else (0, depth)
         return found
 
     def _speed(self, rows: Sequence[RowOptions], sizes: Sequence[Size]) -> float:
         """Expected tokens per second of a step with these drafts."""
-        tokens, nodes, read, forwards = others(rows, sizes)
-        draft = self._draft_seconds[forwards] + self._token_seconds * read
+        tokens, nodes, read, depth = self._others(rows, sizes)
+        draft = self._draft_seconds[depth] + self._token_seconds * read
         return tokens / (self._verify_seconds[nodes] + draft)
 
     def _speeds(self, row: RowOptions, rest: Others) -> tuple[list[float], list[float]]:
         """Expected tokens per second of the step, by the row's number of looked-up tokens, and by that of the
         draft model's tokens; 0 for none of these."""
         verify, draft, token = self._verify_seconds, self._draft_seconds, self._token_seconds
-        seconds = draft[rest.forwards] + token * rest.read
+        seconds = draft[rest.depth] + token * rest.read
         lookups = [
             (rest.tokens + tokens) / (verify[rest.nodes + count] + seconds)
             for count, tokens in enumerate(row.looked_up)
@@ -202,7 +217,11 @@ class SourceChoice:
         read = rest.read + row.read
         drafts = [
             (rest.tokens + row.drafted[depth])
-            / (verify[rest.nodes + depth] + draft[max(depth, rest.forwards)] + token * (read + depth))
+            / (
+                verify[rest.nodes + depth]
+                + draft[max(depth, rest.depth)]
+                + token * (read + self._read_for[depth])
+            )
             for depth in range(1, len(row.drafted))
         ]
         return lookups, [0.0, *drafts]
@@ -244,7 +263,7 @@ class SourceChoice:
         longest = max(self._lookup_depth, self._depth)
         self._predicted_slots, self._hold = ctx.slots, min(HOLD_STEPS, 1 + self._cost.num_steps)
         self._cost.update()
-        nodes, forwards = numpy.arange(rows * longest + 1.0), numpy.arange(self._depth + 1.0)
+        nodes, forwards = numpy.arange(rows * longest + 1.0), numpy.array(self._forwards, float)
         seconds = self._cost.verifying_or_assumed(rows, context, nodes)
         self._verify_seconds = seconds.clip(LEAST_SECONDS).tolist()
         self._draft_seconds = self._cost.drafting(forwards, numpy.zeros(1), context).tolist()
@@ -271,7 +290,7 @@ class SourceChoice:
                 self._unused[slot] = 0
                 accepted, drafted = forest.depths[step.verdict.leaf[row]], len(forest.nodes[row]) - 1
                 self._rates.record(slot, depth, drafted, min(accepted + 1, drafted), accepted)
-                read_by_draft += missed[row] + drafted
+                read_by_draft += missed[row] + self._read_for[drafted]
                 self._read[slot] = ctx.committed[row] + len(generated)
             else:
                 self._rates.skip(slot)
@@ -289,18 +308,6 @@ class SourceChoice:
         for slot in slots:
             self._read.pop(slot, None)
             self._unused.pop(slot, None)
-
-
-def others(rows: Sequence[RowOptions], sizes: Sequence[Size], left_out: int = -1) -> Others:
-    """What the rows but one do in a step with these drafts."""
-    tokens, nodes, read, forwards = 0.0, 0, 0.0, 0
-    for index, (row, size) in enumerate(zip(rows, sizes, strict=True)):
-        if index != left_out:
-            tokens += row.tokens(size)
-            nodes += sum(size)
-            if depth := size[1]:
-                read, forwards = read + row.read + depth, max(forwards, depth)
-    return Others(tokens, nodes, read, forwards)
 
 
 def best(speeds: Sequence[float]) -> int:

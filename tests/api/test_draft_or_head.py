@@ -16,6 +16,7 @@ from outpace.drafters.compose.fusion import FusedDrafter
 from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.feature_drafter import FeatureDrafter
+from outpace.models.heads.dspark.head import untrained_dspark
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle3.head import untrained_eagle3
 from outpace.models.heads.formats.folder import save_head
@@ -27,6 +28,8 @@ from outpace.verifiers.match import Match
 
 METHODS = ["lookup-or-draft", "rasd", "reader"]
 TREE_METHODS = ["rasd", "reader", "sam-decoding", "scylla", "taps"]
+# kinds of heads that draft chains
+CHAINS = "dflash, dspark, eagle, eagle3, hydra, medusa, mlp-speculator, p-eagle, parallelspec or redrafter"
 TEXT = "for index in range(10):\n    print(index)\nfor"
 
 
@@ -45,8 +48,10 @@ def heads(loaded: Any, folder: str, tmp_path_factory: pytest.TempPathFactory) ->
     (target, _), path = loaded, tmp_path_factory.mktemp("heads")
     for made in (untrained_eagle3, untrained_kangaroo):
         save_head(made(target.target), path / made.__name__, target.target)
-    save_head(untrained_medusa(target.target), path / "medusa", target.target)
-    names = {"eagle3": "untrained_eagle3", "kangaroo": "untrained_kangaroo", "medusa": "medusa"}
+    for kind, made in (("medusa", untrained_medusa), ("dspark", untrained_dspark)):
+        save_head(made(target.target), path / kind, target.target)
+    names = {"eagle3": "untrained_eagle3", "kangaroo": "untrained_kangaroo"}
+    names |= {kind: kind for kind in ("medusa", "dspark")}
     return {"eagle": folder} | {kind: str(path / name) for kind, name in names.items()}
 
 
@@ -74,7 +79,7 @@ def test_a_head_gives_the_targets_text(method: str, loaded: Any, folder: str) ->
 
 @pytest.mark.parametrize(
     ("method", "kind"),
-    [(method, kind) for method in ("auto", "lookup-or-draft") for kind in ("eagle3", "medusa")]
+    [(method, kind) for method in ("auto", "lookup-or-draft") for kind in ("eagle3", "medusa", "dspark")]
     + [(method, "eagle3") for method in TREE_METHODS],
 )
 def test_heads_of_several_kinds_draft(method: str, kind: str, loaded: Any, heads: dict[str, str]) -> None:
@@ -90,7 +95,7 @@ def test_heads_of_several_kinds_draft(method: str, kind: str, loaded: Any, heads
 @pytest.mark.parametrize(
     ("method", "kind", "fitting"),
     [
-        ("auto", "kangaroo", "eagle, eagle3, hydra, medusa, mlp-speculator or redrafter"),
+        ("auto", "kangaroo", CHAINS),
         ("reader", "medusa", "eagle or eagle3"),
     ],
 )

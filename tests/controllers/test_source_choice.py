@@ -13,12 +13,14 @@ from outpace.controllers.source_choice import RowOptions, Size, SourceChoice
 LONGEST, DEPTH = 3, 2
 
 
-def controller(verify: list[float], forward: float, token: float, depth: int = DEPTH) -> SourceChoice:
+def controller(
+    verify: list[float], forward: float, token: float, depth: int = DEPTH, levels: int = 1
+) -> SourceChoice:
     """A controller that has measured these seconds: of steps by their draft tokens, of a forward of the draft
-    model, and of a token that it reads."""
-    made = SourceChoice(LONGEST, depth)
+    model, which drafts so many `levels`, and of a token that it reads."""
+    made = SourceChoice(LONGEST, depth, levels_per_forward=levels)
     made._verify_seconds, made._token_seconds = verify, token
-    made._draft_seconds = [forward * count for count in range(depth + 1)]
+    made._draft_seconds = [forward * count for count in made._forwards]
     return made
 
 
@@ -88,3 +90,15 @@ def test_rows_that_may_not_draft_do_not(limit: int) -> None:
     made = controller([1.0] * 9, 0.0, 0.0)
     sizes = made._sizes([0, 1], [row([], []), row([0.9] * limit, [])])
     assert sizes == [(0, 0), (limit, 0)]
+
+
+def test_further_tokens_of_a_block_cost_their_verification_alone() -> None:
+    """A draft model that drafts a token in each forward is too slow for a second one; a block is not, until
+    the target's forward gets slower."""
+    alike = row([], [0.9, 0.5, 0.4])
+    for levels, depth in ((1, 1), (3, 2)):
+        made = controller([2.0, 2.0, 2.0, 5.0], 1.0, 0.1, depth=3, levels=levels)
+        assert made._sizes([0], [alike]) == [(0, depth)]
+    read_alike = controller([2.0] * 4, 0.0, 1.0, depth=3, levels=3)
+    tokens = [read_alike._others([alike], [(0, depth)]).read for depth in (1, 2, 3)]
+    assert tokens == [3.0, 3.0, 3.0]  # the whole block is read at any length

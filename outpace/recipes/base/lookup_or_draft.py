@@ -24,7 +24,7 @@ from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
 from outpace.drafters.compose.planned_rows import PlannedRows
 from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.head_chain import head_chain, longest_chain, longest_text
+from outpace.drafters.model.head_chain import head_chain, levels_per_forward, longest_chain, longest_text
 from outpace.models.heads.opened_head import ChainHead
 from outpace.verifiers.rejection import Rejection
 
@@ -49,15 +49,23 @@ def lookup_or_draft(
         sampled: draw the drafted tokens; false drafts the most probable ones
     """
     if draft is not None and head is None:
-        max_length = draft.max_length
+        max_length, levels = draft.max_length, 1
         drafter = PlannedRows(DraftModel(draft, sampled=sampled))
     elif head is not None and draft is None:
-        drafter = head_chain(head, target.vocab, sampled=sampled)
-        depth, max_length = longest_chain(head, depth), longest_text(head)
+        depth = longest_chain(head, depth)
+        drafter = head_chain(head, target.vocab, depth, sampled=sampled)
+        max_length, levels = longest_text(head), levels_per_forward(head, depth)
     else:
         raise ValueError("draft and head are two drafters of the chain: give one of them")
     if depth < 1:
         raise ValueError(f"depth is {depth}: use 1 or more, or the method prompt-lookup")
     lookup = SuffixAutomatonLookup(min_ngram=1, recent=True)  # min_ngram: of at least one token
-    controller = SourceChoice(lookup_depth, depth, target.sizes, target.chain_sizes, max_length=max_length)
+    controller = SourceChoice(
+        lookup_depth,
+        depth,
+        target.sizes,
+        target.chain_sizes,
+        max_length=max_length,
+        levels_per_forward=levels,
+    )
     return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)

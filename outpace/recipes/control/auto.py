@@ -29,7 +29,7 @@ from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
 from outpace.drafters.compose.planned_rows import PlannedRows, SelfDraft
 from outpace.drafters.lookup.suffix_automata import SuffixAutomatonLookup
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.head_chain import head_chain, longest_chain, longest_text
+from outpace.drafters.model.head_chain import head_chain, levels_per_forward, longest_chain, longest_text
 from outpace.drafters.no_draft import NoDraft
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
@@ -66,12 +66,13 @@ def auto(
     if draft is not None and head is not None:
         raise ValueError("draft and head are two drafters of the chain: give one of them")
     drafter: Drafter = NoDraft()
-    max_length = None
+    max_length, levels = None, 1
     if draft is not None:
         max_length, drafter = draft.max_length, PlannedRows(DraftModel(draft))
     elif head is not None:
-        drafter, depth = head_chain(head, target.vocab), longest_chain(head, depth)
-        max_length = longest_text(head)
+        depth = longest_chain(head, depth)
+        drafter = head_chain(head, target.vocab, depth)
+        max_length, levels = longest_text(head), levels_per_forward(head, depth)
     elif (exit_layer := trained_exit(target)) is not None:
         first_layers = without(target, SkipSet.after(exit_layer, num_layers(target)))
         drafter = SelfDraft(DraftModel(first_layers, carried_layer=first_layers.carried_layer))
@@ -79,6 +80,11 @@ def auto(
     lookup = SuffixAutomatonLookup(corpus, min_ngram=1, recent=True)  # of at least one token: chains
     model_depth = 0 if isinstance(drafter, NoDraft) else depth
     controller = SourceChoice(
-        lookup_depth, model_depth, target.sizes, target.chain_sizes, max_length=max_length
+        lookup_depth,
+        model_depth,
+        target.sizes,
+        target.chain_sizes,
+        max_length=max_length,
+        levels_per_forward=levels,
     )
     return Parts(target, LookupOrDraft(lookup, drafter), Rejection(), controller)

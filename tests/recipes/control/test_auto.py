@@ -17,6 +17,7 @@ from outpace.decode import Session
 from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
+from outpace.models.heads.dspark.kind import DSparkModel
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle3.kind import Eagle3Model
 from outpace.models.heads.head_model import HeadModel
@@ -24,6 +25,7 @@ from outpace.models.heads.hydra.kind import HydraModel
 from outpace.models.heads.medusa.head import untrained_medusa
 from outpace.models.heads.medusa.kind import MedusaModel
 from outpace.models.heads.mlp_speculator.kind import MlpSpeculatorModel
+from outpace.models.heads.p_eagle.kind import PEagleModel
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.heads.redrafter.kind import ReDrafterModel
 from outpace.models.table import TableTarget
@@ -44,6 +46,8 @@ HEADS = {
     "hydra": HydraModel,
     "mlp-speculator": MlpSpeculatorModel,
     "redrafter": ReDrafterModel,
+    "dspark": DSparkModel,
+    "p-eagle": PEagleModel,
 }
 VOCAB = 60
 UNLIKE = TableTarget(VOCAB, seed=5, order=1)
@@ -123,7 +127,7 @@ def test_drafts_from_a_corpus_keep_the_distribution(drafted: bool, tmp_path: Pat
         slow("draft", "peaked"),
         slow("head", "table"),
         *only(
-            [(each, "peaked") for each in ("head", "eagle3", "hydra")],
+            [(each, "peaked") for each in ("head", "eagle3", "hydra", "dspark")],
             [(each, "peaked") for each in ("head", *HEADS)],
         ),
     ],

@@ -8,6 +8,7 @@ from outpace.models.heads.dflash import speculators, zlab
 from outpace.models.heads.dflash.head import untrained_dflash
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.kinds import EngineSupport, HeadKind, Layout
+from outpace.models.heads.opened_head import ChainHead
 
 DFlashModel = NewType("DFlashModel", HeadModel)  # annotation of recipe options
 
@@ -20,6 +21,6 @@ KIND = HeadKind(
         "speculators": Layout(speculators.recognises, speculators.read, speculators.write),
     },
     untrained_dflash,
-    (DFlashModel,),
+    (DFlashModel, ChainHead),
     engines={"vllm": EngineSupport("dflash", "speculators"), "sglang": EngineSupport("DFLASH", "z-lab")},
 )

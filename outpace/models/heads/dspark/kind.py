@@ -8,6 +8,7 @@ from outpace.models.heads.dspark import deepspec, speculators
 from outpace.models.heads.dspark.head import untrained_dspark
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.kinds import EngineSupport, HeadKind, Layout
+from outpace.models.heads.opened_head import ChainHead
 
 DSparkModel = NewType("DSparkModel", HeadModel)  # annotation of recipe options
 
@@ -20,6 +21,6 @@ KIND = HeadKind(
         "speculators": Layout(speculators.recognises, speculators.read, speculators.write),
     },
     untrained_dspark,
-    (DSparkModel,),
+    (DSparkModel, ChainHead),
     engines={"vllm": EngineSupport("dspark", "deepspec"), "sglang": EngineSupport("DSPARK", "deepspec")},
 )

@@ -6,6 +6,7 @@ from typing import NewType
 
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.kinds import EngineSupport, HeadKind, Layout
+from outpace.models.heads.opened_head import ChainHead
 from outpace.models.heads.p_eagle import files
 from outpace.models.heads.p_eagle.head import untrained_p_eagle
 
@@ -20,7 +21,7 @@ KIND = HeadKind(
         "raw": Layout(files.in_raw, files.read_raw, files.write_raw),
     },
     untrained_p_eagle,
-    (PEagleModel,),
+    (PEagleModel, ChainHead),
     engines={
         "vllm": EngineSupport("eagle3", "speculators", files.refused_by_vllm, {"parallel_drafting": True})
     },

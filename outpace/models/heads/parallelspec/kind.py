@@ -7,6 +7,7 @@ from typing import NewType
 from outpace.models.heads.formats.own import own_layout
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.kinds import HeadKind
+from outpace.models.heads.opened_head import ChainHead
 from outpace.models.heads.parallelspec.files import made, sizes
 from outpace.models.heads.parallelspec.head import untrained_parallelspec
 
@@ -18,5 +19,5 @@ KIND = HeadKind(
     "2410.05589",
     {"own": own_layout("parallelspec", sizes, made)},
     untrained_parallelspec,
-    (ParallelSpecModel,),
+    (ParallelSpecModel, ChainHead),
 )
