@@ -1,10 +1,11 @@
 """Which draft heads are accepted more after equal training: `python -m benchmarks.head_orderings`.
 
 Every head learns in as many steps from the same texts, from several seeds, at the best of several learning
-rates, which is searched with the first seed in shorter runs. Then the heads draft for the built-in prompts,
-which are none of the training texts. Acceptance lengths are compared prompt by prompt; they do not depend on
-how busy the machine is. A run that was stopped goes on. Trained heads in the folder are used again:
-give another folder after a change to training.
+rates, which is searched with the first seed in shorter runs. Heads that begin as another one learn for some
+steps more, and so does the other. Then the heads draft for the built-in prompts, which are none of the
+training texts. Acceptance lengths are compared prompt by prompt; they do not depend on how busy the machine
+is. A run that was stopped goes on. Trained heads in the folder are used again: give another folder after a
+change to training.
 """
 
 from __future__ import annotations
@@ -32,36 +33,72 @@ from outpace.training.run import PROVENANCE, train
 from zoo_training.drafters import COMMON, PROMPTS, TARGET
 from zoo_training.prompts import write_prompts
 
-RATES = "1e-3,3e-3"
+RATES = "3e-3"  # of 1e-3 and 3e-3 the better one for all heads that were compared with both
 TEMPERATURES = (0.0, 1.0)
 SHUFFLED = "eagle3-shuffled"
-EQUAL_NODES = "eagle2-25-nodes"  # as many as EAGLE's static tree has; eagle2 drafts 59
+LONGER = "eagle3-longer"
+EQUAL_NODES = "eagle2-25-nodes"  # as many as EAGLE's static tree has
+NODES = {"num_nodes": 59}  # of all dynamic trees
 # name -> recipe, the head that it drafts with, and options
 DRAFTED: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "medusa": ("medusa", "medusa", {}),
     "hydra": ("hydra", "hydra", {}),
+    "chimera": ("chimera", "chimera", {}),
     "eagle": ("eagle", "eagle", {}),
     EQUAL_NODES: ("eagle2", "eagle", {"num_nodes": 25}),
-    "eagle2": ("eagle2", "eagle", {}),
-    "hass": ("eagle2", "hass", {}),
-    "eagle3": ("eagle3", "eagle3", {}),
-    SHUFFLED: ("eagle3", SHUFFLED, {}),
+    "eagle2": ("eagle2", "eagle", NODES),
+    "hass": ("eagle2", "hass", NODES),
+    "coral": ("coral", "coral", NODES),
+    "fspad": ("fspad", "fspad", NODES),
+    "falcon": ("falcon", "falcon", NODES),
+    "gumiho": ("gumiho", "gumiho", NODES),
+    "jakiro": ("jakiro", "jakiro", NODES),
+    "s4c": ("s4c", "s4c", {"width": 10, **NODES}),
+    "eagle3": ("eagle3", "eagle3", NODES),
+    SHUFFLED: ("eagle3", SHUFFLED, NODES),
+    LONGER: ("gto", LONGER, NODES),  # the same tree
+    "gto": ("gto", "gto", NODES),
+    "parallelspec": ("parallelspec", "parallelspec", NODES),
+    "p-eagle": ("p-eagle", "p-eagle", NODES),
+    "dart": ("dart", "dart", NODES),
+    "dflash": ("dflash", "dflash", {}),
+    "ddtree": ("ddtree", "dflash", NODES),
+    "dspark": ("dspark", "dspark", {"confidence": 0.0}),
 }
 # settings of the heads; those of the package are smaller
 SETTINGS: dict[str, tuple[str, ...]] = {
     "medusa": ("head.draft_vocab=1536", "head.num_heads=4"),
+    "chimera": ("head.draft_vocab=1536",),
     "hydra": ("head.draft_vocab=1536", "head.num_heads=3", "head.num_layers=1"),
     "eagle3": ("head.draft_vocab=2048",),
+    "p-eagle": ("head.draft_vocab=2048",),
+    "gto": ("trees.groups=1",),
 }
-# the first is to be accepted more than the second
+# heads that are another one at first -> the method that trains them further, and that one
+BEGUN_AS = {LONGER: ("eagle3", "eagle3"), "gto": ("gto", "eagle3")}
+# the first is to be accepted more than the second, or is compared with what it is made of
 ORDERINGS = (
     ("eagle", "medusa"),
     ("hydra", "medusa"),
+    ("chimera", "medusa"),
     (EQUAL_NODES, "eagle"),
     ("eagle2", "eagle"),
     ("hass", "eagle2"),
+    ("coral", "eagle2"),
+    ("coral", "hass"),
+    ("fspad", "eagle2"),
+    ("falcon", "eagle2"),
+    ("gumiho", "eagle2"),
+    ("jakiro", "eagle2"),
+    ("s4c", "eagle2"),
     ("eagle3", "eagle2"),
     ("eagle3", SHUFFLED),
+    ("gto", LONGER),
+    ("parallelspec", "eagle2"),
+    ("p-eagle", "eagle3"),
+    ("dart", "ddtree"),
+    ("ddtree", "dflash"),
+    ("dspark", "dflash"),
 )
 
 
@@ -92,8 +129,9 @@ class Training:
     """The runs' folder, and what is equal in all of them."""
 
     folder: Path
-    target: outpace.Model
+    target: outpace.Model  # which answers the prompts
     changes: tuple[str, ...]
+    further: int = 0  # steps of heads that were another one at first
 
     def prepare(self) -> None:
         """Write the prompts."""
@@ -102,25 +140,28 @@ class Training:
             write_prompts(self._prompts, PROMPTS, seed=0)
 
     def run(self, head: str, seed: int, steps: int, rate: str, draft: str | None = None) -> Path:
-        """Train a head, or the draft model `draft`, unless that was done; returns its folder."""
-        folder = self.folder / f"{head}-{steps}-{rate}-{seed}"
+        """Train a head, or the draft model `draft`, unless that was done; returns its folder. Heads of
+        BEGUN_AS learn `further` steps after as many of the other head."""
+        method, first = BEGUN_AS.get(head, (head.removesuffix("-shuffled"), None))
+        begun = None if first is None else str(self.run(first, seed, steps, rate))
+        folder = self.folder / f"{head}-{steps if begun is None else f'{steps}+{self.further}'}-{rate}-{seed}"
         if (folder / PROVENANCE).is_file():
             return folder
         captured = self.folder / "captured"
         if head == SHUFFLED:
             captured = self._shuffled(captured)
-        method = head.removesuffix("-shuffled")
         train(
             method,
             target=self.target,
             data=str(self._prompts),
             output=folder,
             draft=draft,
+            head=begun,
             changes=(
                 *COMMON,
                 *SETTINGS.get(method, ()),
                 *self.changes,
-                f"steps={steps}",
+                f"steps={steps if begun is None else self.further}",
                 f"optimizer.rate={rate}",
                 f"seed={seed}",
             ),
@@ -130,6 +171,8 @@ class Training:
 
     def best_rate(self, head: str, steps: int, rates: Sequence[str], draft: str | None = None) -> str:
         """The learning rate with the largest acceptance length on held-out texts after so many steps."""
+        if len(rates) == 1:
+            return rates[0]
         found: dict[str, float] = {}
         for rate in rates:
             text = (self.run(head, 0, steps, rate, draft) / PROVENANCE).read_text(encoding="utf-8")
@@ -155,6 +198,11 @@ class Training:
             save_file({key: each if key == "-1" else each[order] for key, each in tensors.items()}, path)
         partial.rename(folder)
         return folder
+
+
+def learned_as(head: str) -> str:
+    """The method by which a head learns first."""
+    return BEGUN_AS[head][1] if head in BEGUN_AS else head.removesuffix("-shuffled")
 
 
 def measured(
@@ -266,7 +314,8 @@ def write_lengths(
 def main(
     json: Annotated[Path, typer.Option(help="File to write.")],
     folder: Annotated[Path, typer.Option(help="Folder of the training runs.")] = Path("out/orderings"),
-    steps: Annotated[int, typer.Option(min=1, help="Steps of every head.")] = 1000,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of every head.")] = 500,
+    further: Annotated[int, typer.Option(min=1, help="Steps of heads that begin as a trained one.")] = 100,
     search_steps: Annotated[int, typer.Option(min=1, help="Steps with each learning rate.")] = 200,
     rates: Annotated[str, typer.Option(help="Learning rates.")] = RATES,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of weights and order.")] = 3,
@@ -282,20 +331,21 @@ def main(
         raise typer.BadParameter(f"there is no head {min(unknown)}: use {', '.join(DRAFTED)}")
     items = [item for source in BUILT_IN for item in load_items(source, prompts)]
     with threads(number):
-        training = Training(folder, outpace.load(TARGET, dtype="float32"), tuple(changes or ()))
+        # compiled, it answers in a quarter of the time
+        answering = outpace.load(TARGET, dtype="bfloat16", compile=True)
+        target = outpace.load(TARGET, dtype="float32")
+        training = Training(folder, answering, ("answers.batch=64", *(changes or ())), further)
         training.prepare()
-        used = dict.fromkeys(DRAFTED[name][1].removesuffix("-shuffled") for name in names)
+        used = dict.fromkeys(learned_as(DRAFTED[name][1]) for name in names)
         best = {head: training.best_rate(head, search_steps, rates.split(",")) for head in used}
         lengths: list[Length] = []
         with progress(len(names) * seeds) as advance:
             for seed in range(seeds):
                 for name in names:
                     recipe, head, options = DRAFTED[name]
-                    trained = training.run(head, seed, steps, best[head.removesuffix("-shuffled")])
+                    trained = training.run(head, seed, steps, best[learned_as(head)])
                     drafter = {"head": str(trained), **options}
-                    lengths += measured(
-                        name, recipe, drafter, trained, seed, training.target, items, max_tokens
-                    )
+                    lengths += measured(name, recipe, drafter, trained, seed, target, items, max_tokens)
                     advance(f"{name}, seed {seed}", 1)
     found = [
         ordering(lengths, name, over, temperature)
@@ -306,6 +356,7 @@ def main(
     print_tables(to_tables(lengths, found))
     settings = {
         "steps": steps,
+        "further": further,
         "search_steps": search_steps,
         "seeds": seeds,
         "rates": best,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.head_orderings import DRAFTED, ORDERINGS, Length, ordering, to_tables
-from zoo_training.drafters import DRAFTERS
+from benchmarks.head_orderings import BEGUN_AS, DRAFTED, ORDERINGS, Length, learned_as, ordering, to_tables
+from outpace.training.methods import methods
 
 
 def lengths(name: str, values: dict[str, tuple[float, float]], temperature: float = 0.0) -> list[Length]:
@@ -36,4 +36,6 @@ def test_lengths_are_compared_by_prompt_and_seed() -> None:
 
 def test_every_ordering_is_of_heads_that_can_be_trained() -> None:
     assert {name for pair in ORDERINGS for name in pair} == set(DRAFTED)
-    assert {head.removesuffix("-shuffled") for _, head, _ in DRAFTED.values()} <= set(DRAFTERS)
+    assert {learned_as(head) for _, head, _ in DRAFTED.values()} <= set(methods())
+    for further, first in BEGUN_AS.values():
+        assert {further, first} <= set(methods())
