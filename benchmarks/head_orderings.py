@@ -1,11 +1,11 @@
-"""Which draft heads are accepted more after equal training: `python -m benchmarks.head_orderings`.
+"""Which drafters are accepted more after equal training: `python -m benchmarks.head_orderings`.
 
-Every head learns in as many steps from the same texts, from several seeds, at the best of several learning
-rates, which is searched with the first seed in shorter runs. Heads that begin as another one learn for some
-steps more, and so does the other. Then the heads draft for the built-in prompts, which are none of the
-training texts. Acceptance lengths are compared prompt by prompt; they do not depend on how busy the machine
-is. A run that was stopped goes on. Trained heads in the folder are used again: give another folder after a
-change to training.
+Every head, and every draft model that fills masks, learns in as many steps from the same texts, from several
+seeds, at the best of several learning rates, which is searched with the first seed in shorter runs. Heads
+that begin as another one learn for some steps more, and so does the other. Then they draft for the built-in
+prompts, which are none of the training texts. Acceptance lengths are compared prompt by prompt; they do not
+depend on how busy the machine is. A run that was stopped goes on. Trained drafters in the folder are used
+again: give another folder after a change to training.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json as json_files
 import random
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -39,7 +39,12 @@ SHUFFLED = "eagle3-shuffled"
 LONGER = "eagle3-longer"
 EQUAL_NODES = "eagle2-25-nodes"  # as many as EAGLE's static tree has
 NODES = {"num_nodes": 59}  # of all dynamic trees
-# name -> recipe, the head that it drafts with, and options
+CHAIN = {"depth": 7}  # of draft models, and of the blocks of heads
+# the package's draft model, unchanged as SERIAL, and further trained by MASKED to fill masks
+DRAFT, SERIAL = "zoo:draft", "speculative-sampling"
+MASKED = ("pard", "specdiff", "specdiff2", "deer")
+MASKS = ("distillation.num_masks=7",)
+# name -> recipe, the head or draft model that is trained for it, and options
 DRAFTED: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "medusa": ("medusa", "medusa", {}),
     "hydra": ("hydra", "hydra", {}),
@@ -61,10 +66,17 @@ DRAFTED: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "parallelspec": ("parallelspec", "parallelspec", NODES),
     "p-eagle": ("p-eagle", "p-eagle", NODES),
     "dart": ("dart", "dart", NODES),
-    "dflash": ("dflash", "dflash", {}),
+    "dflash": ("dflash", "dflash", CHAIN),
     "ddtree": ("ddtree", "dflash", NODES),
-    "dspark": ("dspark", "dspark", {"confidence": 0.0}),
+    "dspark": ("dspark", "dspark", {"confidence": 0.0, **CHAIN}),
+    SERIAL: (SERIAL, "", {"draft": DRAFT, **CHAIN}),
+    "pard": ("pard", "pard", CHAIN),
+    "specdiff": ("specdiff", "specdiff", CHAIN),
+    "diffuspec": ("diffuspec", "specdiff", {"shortest": 7, "growth": 0}),
+    "specdiff2": ("specdiff2", "specdiff2", CHAIN),
+    "deer": ("deer", "deer", CHAIN),
 }
+
 # settings of the heads; those of the package are smaller
 SETTINGS: dict[str, tuple[str, ...]] = {
     "medusa": ("head.draft_vocab=1536", "head.num_heads=4"),
@@ -73,6 +85,10 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "eagle3": ("head.draft_vocab=2048",),
     "p-eagle": ("head.draft_vocab=2048",),
     "gto": ("trees.groups=1",),
+    "pard": MASKS,
+    "specdiff": MASKS,
+    "deer": MASKS,
+    "specdiff2": (*MASKS, "answers.temperatures=0,1", "answers.top_p=1"),  # the answers of all others
 }
 # heads that are another one at first -> the method that trains them further, and that one
 BEGUN_AS = {LONGER: ("eagle3", "eagle3"), "gto": ("gto", "eagle3")}
@@ -99,6 +115,9 @@ ORDERINGS = (
     ("dart", "ddtree"),
     ("ddtree", "dflash"),
     ("dspark", "dflash"),
+    *((name, SERIAL) for name in ("pard", "specdiff", "deer")),
+    ("specdiff2", "specdiff"),
+    ("diffuspec", "specdiff"),
 )
 
 
@@ -221,7 +240,7 @@ def measured(
     if kept.is_file():
         before = json_files.loads(kept.read_text(encoding="utf-8"))
         if before.get("commit") == revision:
-            return [Length(**each) for each in before["lengths"]]
+            return [replace(Length(**each), seed=seed) for each in before["lengths"]]
     prompts = [encode(target.tokenizer, item).tolist() for item in items]
     found: list[Length] = []
     for temperature in TEMPERATURES:
@@ -336,15 +355,21 @@ def main(
         target = outpace.load(TARGET, dtype="float32")
         training = Training(folder, answering, ("answers.batch=64", *(changes or ())), further)
         training.prepare()
-        used = dict.fromkeys(learned_as(DRAFTED[name][1]) for name in names)
-        best = {head: training.best_rate(head, search_steps, rates.split(",")) for head in used}
+        used = dict.fromkeys(learned_as(DRAFTED[name][1]) for name in names if DRAFTED[name][1])
+        best = {
+            head: training.best_rate(head, search_steps, rates.split(","), DRAFT if head in MASKED else None)
+            for head in used
+        }
         lengths: list[Length] = []
         with progress(len(names) * seeds) as advance:
             for seed in range(seeds):
                 for name in names:
-                    recipe, head, options = DRAFTED[name]
-                    trained = training.run(head, seed, steps, best[learned_as(head)])
-                    drafter = {"head": str(trained), **options}
+                    recipe, head, drafter = DRAFTED[name]
+                    trained = folder
+                    if head:
+                        draft = DRAFT if head in MASKED else None
+                        trained = training.run(head, seed, steps, best[learned_as(head)], draft)
+                        drafter = {"head" if draft is None else "draft": str(trained), **drafter}
                     lengths += measured(name, recipe, drafter, trained, seed, target, items, max_tokens)
                     advance(f"{name}, seed {seed}", 1)
     found = [
