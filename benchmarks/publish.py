@@ -70,6 +70,15 @@ HEADS_OF_WIDER_TARGET = (
     f"{WIDER_METHODS} "
     f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
 )
+# after equal training, in two runs that share folders
+SERIAL_HEADS = (
+    "medusa,hydra,chimera,eagle,eagle2-25-nodes,eagle2,hass,coral,fspad,falcon,gumiho,jakiro,s4c,eagle3,"
+    "eagle3-shuffled,eagle3-longer,gto"
+)
+BLOCK_DRAFTERS = (
+    "eagle2,eagle3,parallelspec,p-eagle,dart,dflash,ddtree,dspark,speculative-sampling,pard,specdiff,"
+    "diffuspec,specdiff2,deer"
+)
 BOTH_SOURCES = (
     "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain:head={head},"
     "prompt-lookup,suffix-decoding,lookup-or-draft,lookup-or-draft:head={head} "
@@ -198,6 +207,9 @@ STEPS: dict[str, tuple[str, str]] = {
     ),
     "heads/heads-cpu.json": ("bench", HEADS),
     "heads/heads-113m-cpu.json": ("bench", HEADS_OF_WIDER_TARGET),
+    "heads/orderings-cpu.json": ("head_orderings", f"--heads {SERIAL_HEADS}"),
+    "blocks/orderings-cpu.json": ("head_orderings", f"--heads {BLOCK_DRAFTERS}"),
+    "blocks/blocks-113m-cpu.json": ("bench", BLOCKS_OF_WIDER_TARGET),
     "lookup-or-draft/lookup-or-draft-cpu.json": ("bench", BOTH_SOURCES.format(head="zoo:hass")),
     "lookup-or-draft/lookup-or-draft-113m-cpu.json": (
         "bench",
@@ -266,7 +278,6 @@ STEPS: dict[str, tuple[str, str]] = {
         "distillation",
         "--methods '' --seeds 3 --prompts 40 --draft-steps 6000",
     ),
-    "head-orderings/orderings-cpu.json": ("head_orderings", ""),
     "draft-sizes/draft-sizes-cpu.json": ("draft_sizes", ""),
     "verification/verification-cpu.json": (
         "bench",

@@ -108,12 +108,12 @@ def field_of(row: Mapping[str, Any], name: str) -> Any:
 
 
 def rows_table(files: Mapping[str, Result], spec: Mapping[str, Any]) -> Table:
-    """The result rows of a file; spec: title, file, columns as pairs of heading and field, and `select`, the
-    values of fields that the rows have."""
+    """The rows of a file; spec: title, file, columns as pairs of heading and field, `select`, the values of
+    fields that the rows have, and `rows`, the key in ROW_LISTS under which the file has them."""
     headings = tuple(heading for heading, _ in spec["columns"])
     cells = [
         tuple(_text(field_of(row, name)) for _, name in spec["columns"])
-        for row in files.get(spec["file"], {}).get("results", ())
+        for row in files.get(spec["file"], {}).get(spec.get("rows", "results"), ())
         if all(row.get(key) == value for key, value in spec.get("select", {}).items())
     ]
     return Table(spec["title"], headings, tuple(cells))

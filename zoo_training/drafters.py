@@ -61,9 +61,9 @@ class Plan:
     kinds: tuple[str, ...] | None = (
         None  # of its own prompts, where it does not learn from those of the others
     )
-    # Number of prompts. More than PROMPTS are answered compiled in bfloat16, in a quarter of the time.
-    prompts: int = PROMPTS
+    prompts: int = PROMPTS  # number
     prompts_seed: int = 0
+    compiled: bool = False  # the target answers compiled in bfloat16, in a quarter of the time
     installed: bool = True  # whether the package has it; others are only what further ones begin with
 
 
@@ -81,7 +81,12 @@ DRAFTERS = {
     "eagle3": Plan("eagle3", ("steps=3000", "head.draft_vocab=2048")),
     "hass-first": Plan("hass", ("steps=3000",), head="eagle", installed=False),
     "hass-second": Plan(
-        "hass", ("steps=6000", "answers.batch=64"), head="hass-first", prompts=12_000, installed=False
+        "hass",
+        ("steps=6000", "answers.batch=64"),
+        head="hass-first",
+        prompts=12_000,
+        compiled=True,
+        installed=False,
     ),
     # A larger weight of the cross entropy, which a greedy draft does not need: drawn tokens are accepted more
     # often.
@@ -90,6 +95,7 @@ DRAFTERS = {
         ("steps=4000", "answers.batch=64", "head.token_weight=2"),
         head="hass-second",
         prompts=12_000,
+        compiled=True,
         installed=False,
     ),
     "hass": Plan(
@@ -97,7 +103,17 @@ DRAFTERS = {
         ("steps=10000", "answers.batch=64", "head.token_weight=2"),
         head="hass-third",
         prompts=24_000,
+        compiled=True,
         prompts_seed=1,  # other prompts than those of the runs before
+    ),
+    "dflash": Plan(
+        "dflash", ("steps=3000", "answers.batch=64", "head.num_layers=2", "head.num_heads=7"), compiled=True
+    ),
+    "p-eagle": Plan(
+        "p-eagle",
+        ("steps=3000", "answers.batch=64", "head.draft_vocab=2048"),
+        compiled=True,
+        installed=False,
     ),
     "draft": Plan("distillspec", ("steps=2000",), draft="zoo:draft"),
     "layerskip": Plan(
@@ -135,16 +151,16 @@ def train_drafter(name: str, output: Path, seed: int) -> Path:
     prompts = output / f"prompts-{name if own else number}.jsonl"
     if not prompts.is_file():
         write_prompts(prompts, number, seed=plan.prompts_seed, kinds=plan.kinds or KINDS)
-    many = number > PROMPTS
+    shared = f"captured-{number}-compiled" if plan.compiled else f"captured-{number}"
     train(
         plan.method,
-        target=outpace.load(TARGET, dtype="bfloat16" if many else "float32", compile=many),
+        target=outpace.load(TARGET, dtype="bfloat16" if plan.compiled else "float32", compile=plan.compiled),
         data=str(prompts),
         output=folder,
         draft=plan.draft,
         head=head,
         changes=(*COMMON, f"texts={number}", *plan.changes, f"seed={seed}"),
-        captured=folder / "work" if own else output / f"captured-{number}",
+        captured=folder / "work" if own else output / shared,
     )
     return folder
 

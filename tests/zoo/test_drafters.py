@@ -64,9 +64,9 @@ def test_each_drafter_is_trained_once_after_the_one_it_begins_with(runs, tmp_pat
     assert [(captured.name, config.texts) for *_, captured, config in runs] == [
         ("captured-3000", 3000),
         ("captured-3000", 3000),
-        ("captured-12000", 12_000),
-        ("captured-12000", 12_000),
-        ("captured-24000", 24_000),
+        ("captured-12000-compiled", 12_000),
+        ("captured-12000-compiled", 12_000),
+        ("captured-24000-compiled", 24_000),
         ("captured-3000", 3000),
     ]
     written = {path.stem: path.read_text() for path in tmp_path.glob("*.jsonl")}
