@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from outpace.cli.app import app
+from outpace.cli.commands.audit_target import check
 from outpace.proof import suite
+from outpace.recipes import get
 
 WRONG = '''"""A drafter that chooses the likeliest token and claims to have drawn it."""
 
@@ -104,3 +106,14 @@ def test_a_known_mistake_that_slips_through_fails(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(suite, "PLANS", short("table"))
     code, out = audit("autoregressive")
     assert code == 1 and "MISSED" in out and "FAILED" in out
+
+
+@pytest.mark.slow
+def test_a_method_that_refuses_the_model_does_not_end_the_audit_of_the_rest(tiny) -> None:
+    methods = [get("mtp"), get("prompt-lookup")]
+    report = check(methods, tiny.target, None, ["def add(a, b):"], 40, 16, 0.01)
+    assert [each["method"] for each in report["methods"]] == ["prompt-lookup"]
+    assert [each["method"] for each in report["skipped"]] == ["mtp"]
+    assert "no layers for further tokens" in report["skipped"][0]["skipped"]
+    with pytest.raises(ValueError, match="no layers for further tokens"):
+        check(methods[:1], tiny.target, None, ["def add(a, b):"], 40, 16, 0.01)
