@@ -12,7 +12,7 @@ PLANNED = frozenset(
     lantern longspec magicdec mulo-sd online-sd owl ralmspec ralmspec-knnlm
     rapid specextend speckv specpc specpv specreason speculative-rag
     speculative-streaming speculative-thinking speculative-verdict specvlm srm
-    stree tlt vispec
+    stree vispec
     """.split()
 )
 

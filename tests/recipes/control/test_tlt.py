@@ -1,0 +1,135 @@
+"""TLT: tree sizes by the number of rows, and no drafts in large batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from outpace.controllers.batch_strategies import BatchStrategies
+from outpace.core.context import Context
+from outpace.core.contracts import Step
+from outpace.core.noise import KeyedNoise
+from outpace.core.sampling_params import SamplingParams
+from outpace.decode import Session
+from outpace.drafters.model.cross_vocabulary import CacheSize
+from outpace.models.heads.eagle.head import untrained_eagle
+from outpace.models.heads.head_model import HeadModel
+from outpace.proof.models import transformers_models
+from outpace.recipes.base.autoregressive import autoregressive
+from outpace.recipes.control.tlt import tlt
+from outpace.sampling.target_probs import LazyTargetProbs
+
+RANGES: dict[str, Any] = {"num_nodes": (12, 6, 2), "first_rows": (1, 2, 4)}
+
+
+def controller(depths: tuple[int, ...] = (3,), **options: Any) -> BatchStrategies:
+    return BatchStrategies(depths, **RANGES, **{"most_rows": 5, "checks": 3, "exploring": 0.0} | options)
+
+
+def context(rows: int) -> Context:
+    return Context(
+        tokens=(torch.zeros(4, dtype=torch.int64),) * rows,
+        committed=(4,) * rows,
+        max_draft_depth=(9,) * rows,
+        slots=tuple(range(rows)),
+        cache=CacheSize(1 << 20, [0] * rows),
+        sampling=(SamplingParams(),) * rows,
+        noise=KeyedNoise([0] * rows, [0] * rows, [4] * rows),
+    )
+
+
+def ended(made: BatchStrategies, ctx: Context, generated: list[int], seconds: float) -> None:
+    step: Any = SimpleNamespace(
+        ctx=ctx, generated=[[0] * count for count in generated], seconds={"score": seconds}
+    )
+    made.observe(step)
+
+
+@pytest.mark.parametrize(("rows", "nodes"), [(1, 12), (2, 6), (3, 6), (4, 2), (5, 2)])
+def test_larger_batches_draft_fewer_tokens(rows: int, nodes: int) -> None:
+    made = controller()
+    plan = made.plan(context(rows))
+    assert plan.depth == (3,) * rows and plan.size is made
+    scores = [numpy.zeros(20)] * rows
+    assert made.keep(scores, 1) == [nodes] * rows and made.extend(scores, scores, 1) == [20] * rows
+
+
+def test_drafting_begins_again_when_few_rows_have_run_for_some_steps() -> None:
+    made, drafted = controller(), list[bool]()
+    for rows in (5, 6, 5, 5, 6, 4, 4, 4, 4):
+        drafted.append(any(made.plan(context(rows)).depth))
+    assert drafted == [True, False, False, False, False, False, False, True, True]
+
+
+def test_the_depth_with_the_largest_median_of_rewards_drafts() -> None:
+    """A step with a long draft in one of three rows, and a slow step, change no median."""
+    made, seconds = controller((2, 4)), {2: 1.0, 4: 1.5}
+    used = list[int]()
+    for index in range(30):
+        ctx = context(3)
+        depth = made.plan(ctx).depth[0]
+        used.append(depth)
+        generated = [2, 9, 2] if depth == 2 and index % 2 else [2, 2, 2] if depth == 2 else [4, 4, 1]
+        ended(made, ctx, generated, 100.0 if index == 5 else seconds[depth])
+    assert set(used[:2]) == {2, 4} and used[2:] == [4] * 28  # 4 · 3 / 1.5 against 2 · 3 / 1
+    assert not any(made._rewards[0]) and not any(made._rewards[2])  # each range learns for itself
+
+
+def test_other_depths_are_explored() -> None:
+    made, used = controller((2, 4), exploring=0.5), list[int]()
+    for index in range(200):
+        ctx = context(1)
+        ctx = replace(ctx, noise=KeyedNoise([0], [index], [4]))
+        used.append(made.plan(ctx).depth[0])
+        ended(made, ctx, [used[-1]], 1.0)
+    assert 25 < used[2:].count(2) < 75
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_nodes": (8, 4)}, "2 num_nodes and 4 first_rows: give one of each"),
+        ({"first_rows": (2, 3, 4, 5)}, "begin with 1 and go up"),
+        ({"first_rows": (1, 5, 4, 6)}, "begin with 1 and go up"),
+        ({"depths": ()}, "numbers of 1 or more"),
+        ({"num_nodes": (8, 4, 0, 1)}, "numbers of 1 or more"),
+        ({"exploring": 1.5}, "a probability"),
+        ({"checks": 0}, "checks 1 or more"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
+    target = transformers_models().target
+    with pytest.raises(ValueError, match=message):
+        tlt(target, head=HeadModel(untrained_eagle(target)), **options)
+
+
+def test_texts_are_those_of_plain_decoding_while_a_batch_shrinks() -> None:
+    """Rows end one after the other: drafting begins late, with a head that has to read what it missed."""
+    target = transformers_models().target
+    prompts = [torch.tensor([1, 2, row]) for row in range(4)]
+    sampling = [SamplingParams(temperature=0, max_tokens=count) for count in (4, 8, 16, 24)]
+
+    def decoded(parts: Any) -> tuple[list[list[int]], list[Step]]:
+        session = Session(parts, prompts, sampling, LazyTargetProbs)
+        steps = list(session.steps())
+        texts = [[token for step in steps for token in generated_by(step, slot)] for slot in range(4)]
+        return texts, steps
+
+    head = HeadModel(untrained_eagle(target))
+    parts = tlt(target, head=head, num_nodes=(6, 3), first_rows=(1, 2), most_rows=2, checks=2)
+    texts, steps = decoded(parts)
+    assert texts == decoded(autoregressive(target))[0]
+    sizes = [(len(step.ctx.slots), step.draft.forwards, len(step.draft.tree)) for step in steps]
+    assert not any(forwards for rows, forwards, _ in sizes if rows > 2), sizes
+    assert (2, 8, 2 + 2 * 3) in sizes and any(rows == 1 and nodes == 1 + 6 for rows, _, nodes in sizes), sizes
+    assert max(len(step.generated[-1]) for step in steps) > 2  # tokens of two levels were accepted
+
+
+def generated_by(step: Step, slot: int) -> list[int]:
+    row = step.ctx.slots.index(slot) if slot in step.ctx.slots else None
+    return [] if row is None else list(step.generated[row])
