@@ -108,28 +108,34 @@ def test_values_that_do_not_go_together_are_refused(options: dict[str, Any], mes
         tlt(target, head=HeadModel(untrained_eagle(target)), **options)
 
 
-def test_texts_are_those_of_plain_decoding_while_a_batch_shrinks() -> None:
-    """Rows end one after the other: drafting begins late, with a head that has to read what it missed."""
-    target = transformers_models().target
+def decoded(parts: Any) -> tuple[list[list[int]], list[Step]]:
+    """The texts of four requests of different lengths, and their steps."""
     prompts = [torch.tensor([1, 2, row]) for row in range(4)]
     sampling = [SamplingParams(temperature=0, max_tokens=count) for count in (4, 8, 16, 24)]
+    steps = list(Session(parts, prompts, sampling, LazyTargetProbs).steps())
+    texts = list[list[int]]()
+    for slot in range(4):
+        rows = [(step, step.ctx.slots.index(slot)) for step in steps if slot in step.ctx.slots]
+        texts.append([token for step, row in rows for token in step.generated[row]])
+    return texts, steps
 
-    def decoded(parts: Any) -> tuple[list[list[int]], list[Step]]:
-        session = Session(parts, prompts, sampling, LazyTargetProbs)
-        steps = list(session.steps())
-        texts = [[token for step in steps for token in generated_by(step, slot)] for slot in range(4)]
-        return texts, steps
 
+def test_texts_are_those_of_plain_decoding_while_a_batch_shrinks() -> None:
+    """Rows end one after the other: drafting begins late, with a head that has to read what it missed. Then
+    the target's weights change, as those of a policy that is trained."""
+    target: Any = transformers_models().target
     head = HeadModel(untrained_eagle(target))
-    parts = tlt(target, head=head, num_nodes=(6, 3), first_rows=(1, 2), most_rows=2, checks=2)
-    texts, steps = decoded(parts)
-    assert texts == decoded(autoregressive(target))[0]
-    sizes = [(len(step.ctx.slots), step.draft.forwards, len(step.draft.tree)) for step in steps]
-    assert not any(forwards for rows, forwards, _ in sizes if rows > 2), sizes
-    assert (2, 8, 2 + 2 * 3) in sizes and any(rows == 1 and nodes == 1 + 6 for rows, _, nodes in sizes), sizes
-    assert max(len(step.generated[-1]) for step in steps) > 2  # tokens of two levels were accepted
-
-
-def generated_by(step: Step, slot: int) -> list[int]:
-    row = step.ctx.slots.index(slot) if slot in step.ctx.slots else None
-    return [] if row is None else list(step.generated[row])
+    found = list[list[list[int]]]()
+    for _ in range(2):
+        parts = tlt(target, head=head, num_nodes=(6, 3), first_rows=(1, 2), most_rows=2, checks=2)
+        texts, steps = decoded(parts)
+        assert texts == decoded(autoregressive(target))[0]
+        sizes = [(len(step.ctx.slots), step.draft.forwards, len(step.draft.tree)) for step in steps]
+        assert not any(forwards for rows, forwards, _ in sizes if rows > 2), sizes
+        assert (2, 8, 2 + 2 * 3) in sizes, sizes
+        assert any(rows == 1 and nodes == 1 + 6 for rows, _, nodes in sizes), sizes
+        found.append(texts)
+        with torch.no_grad():
+            for layer in target.model.model.layers:
+                layer.mlp.down_proj.weight.mul_(-2.0)
+    assert found[0] != found[1]
