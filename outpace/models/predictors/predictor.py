@@ -64,7 +64,8 @@ class Predictor(nn.Module):
 
 
 class AcceptancePredictor(Predictor):
-    """Predicts whether a token of a draft model is accepted, given that the preceding draft tokens are."""
+    """Predicts something about single tokens of a draft model, most often whether one is accepted, given that
+    the preceding draft tokens are."""
 
     noun, drafter, option = "acceptance predictor", "draft model", "draft"
 
@@ -82,16 +83,17 @@ class AcceptancePredictor(Predictor):
 
 
 class StatePredictor(AcceptancePredictor):
-    """Predicts whether a token that a draft model has read is accepted, from the hidden state after it."""
+    """Answers a question about tokens that a draft model has read, such as whether one is accepted, from the
+    hidden states after them."""
 
     hidden_size: int  # D
 
     def forward(self, hidden: Tensor) -> Tensor:  # (M, D) -> (M,)
-        """The logarithm of the odds that each token is accepted."""
+        """The logarithm of the odds that the answer is yes."""
         raise NotImplementedError
 
-    def acceptance(self, hidden: Tensor) -> list[float]:  # (M, D) -> (M,)
-        """The probability that each token is accepted."""
+    def probs(self, hidden: Tensor) -> list[float]:  # (M, D) -> (M,)
+        """The probability that the answer is yes."""
         return self(hidden.to(next(self.parameters()))).sigmoid().tolist()
 
     def check(self, draft: Target, target: Target) -> None:

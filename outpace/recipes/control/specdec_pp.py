@@ -79,7 +79,7 @@ class Survival:
 
     def _stopped(self, frontier: Frontier) -> list[bool]:
         assert frontier.hidden is not None, "the draft model keeps no hidden states"
-        accepted = self._predictor.acceptance(frontier.hidden)
+        accepted = self._predictor.probs(frontier.hidden)
         stopped = list[bool]()
         for row, path, acceptance in zip(frontier.rows, frontier.paths, accepted, strict=True):
             self._survival[row] *= acceptance

@@ -39,7 +39,7 @@ class Known(HiddenStatePredictor):
         super().__init__(size, 1)
         self.values, self.seen = iter(values), list[Tensor]()
 
-    def acceptance(self, hidden: Tensor) -> list[float]:
+    def probs(self, hidden: Tensor) -> list[float]:
         self.seen.append(hidden)
         return [next(self.values)] * len(hidden)
 
@@ -135,7 +135,7 @@ def test_a_predictor_comes_back_from_its_folder(tmp_path: Path) -> None:
     save_predictor(predictor, tmp_path)
     again = load_predictor(HiddenStatePredictor, tmp_path)
     assert again.trained_for is None and again.num_layers == 3
-    assert again.acceptance(hidden) == pytest.approx(predictor.acceptance(hidden), abs=1e-6)
+    assert again.probs(hidden) == pytest.approx(predictor.probs(hidden), abs=1e-6)
     weights = [layer.weight for layer in again.blocks.layers]
     assert not torch.equal(weights[0], weights[1])  # blocks of their own, not one that is repeated
 
@@ -153,7 +153,7 @@ def test_predictions_are_those_of_residual_blocks() -> None:
         return x / (1 + math.exp(-x))
 
     expected = 0.25 + silu(0.5) + silu(1.0) - 0.5
-    (found,) = predictor.acceptance(torch.tensor([[0.25]]))
+    (found,) = predictor.probs(torch.tensor([[0.25]]))
     assert found == pytest.approx(1 / (1 + math.exp(-expected)))
 
 

@@ -139,7 +139,7 @@ class Early(TrustedRun):
 
     def trusts_after(self, frontier: Frontier) -> list[bool]:
         assert frontier.logits is not None  # states are logits, limited from below, in table models
-        return [each > 0.5 for each in self._predictor.acceptance(frontier.logits.clamp(min=-1))]
+        return [each > 0.5 for each in self._predictor.probs(frontier.logits.clamp(min=-1))]
 
 
 def test_a_predictor_that_has_not_seen_the_token_is_caught() -> None:
@@ -159,7 +159,7 @@ def test_a_stated_step_that_is_wrong_is_caught() -> None:
 class Reading(TrustPredictor):
     """Notes the states that it is asked about, and trusts nothing from the third token on."""
 
-    def acceptance(self, hidden: Tensor) -> list[float]:
+    def probs(self, hidden: Tensor) -> list[float]:
         self.states.append(hidden)
         return [1.0 if len(self.states) < 3 else 0.0] * len(hidden)
 
@@ -203,8 +203,8 @@ def test_bad_input_is_said(loaded: Any, tmp_path: Any) -> None:
         sprinter.build(of.target, draft=TableTarget(5), predictor=untrained_trust_predictor(of.drafts[0]))
     predictor = untrained_trust_predictor(of.drafts[0])
     save_predictor(predictor, tmp_path / "good")
-    assert load_predictor(TrustPredictor, tmp_path / "good").acceptance(torch.ones(2, 3)) == pytest.approx(
-        predictor.acceptance(torch.ones(2, 3)), abs=1e-6
+    assert load_predictor(TrustPredictor, tmp_path / "good").probs(torch.ones(2, 3)) == pytest.approx(
+        predictor.probs(torch.ones(2, 3)), abs=1e-6
     )
     with torch.no_grad():
         predictor.output.weight[0, 1] = torch.nan

@@ -19,7 +19,7 @@ SPREAD, LEANING = 3.0, 2.5  # approximate standard deviation, and mean, of untra
 
 
 class TrustPredictor(StatePredictor):
-    """A linear layer. `acceptance` is the probability that the token is at least as probable for the target
+    """A linear layer. `probs` is the probability that the token is at least as probable for the target
     as for the draft model, so that the target would accept it for certain."""
 
     method = "sprinter"

@@ -51,7 +51,7 @@ class SprinterSteps:
 
     def _trusts(self, text: Path) -> bool:
         hidden = scores_after(self._draft, text, HIDDEN).hidden[-1]
-        return self._predictor.acceptance(hidden)[0] > self._threshold
+        return self._predictor.probs(hidden)[0] > self._threshold
 
 
 def _each(request: ReferenceRequest, text: Path, path: Path, weight: float) -> Iterator[tuple[float, Path]]:

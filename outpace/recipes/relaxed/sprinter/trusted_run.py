@@ -35,7 +35,7 @@ class TrustedRun:
 
     def _stopped(self, frontier: Frontier) -> list[bool]:
         assert frontier.hidden is not None, "the draft model keeps no hidden states"
-        return [not trust > self._threshold for trust in self._predictor.acceptance(frontier.hidden)]
+        return [not trust > self._threshold for trust in self._predictor.probs(frontier.hidden)]
 
     def observe(self, step: Step) -> None:
         """Does nothing: the predictor does not learn while decoding."""
