@@ -353,7 +353,7 @@ class Target(Protocol):
 
     vocab: int  # vocabulary size
     max_length: int | None  # maximum number of tokens of prompt and output together; None: no known limit
-    chains_only: bool  # scores no trees: its attention takes no tree mask, or it has recurrent layers
+    chains_only: bool  # scores no trees: its attention takes no tree mask
 
     @property
     def sizes(self) -> Sequence[int]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import shutil
-import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -213,50 +212,73 @@ def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
     return Models(name, HFTarget(target), drafts, logits, other, deep=HFTarget(model(4, 5)))
 
 
-def recurrent_models(vocab: int = 4) -> Models:
-    """Randomly initialised models with the code of Qwen3.5: a target of a recurrent layer and one of
+RecurrentCode = Literal["qwen3_5", "bamba"]  # a gated delta rule, Mamba 2
+
+
+def recurrent_models(code: RecurrentCode = "qwen3_5", vocab: int = 4) -> Models:
+    """Randomly initialised models with the code of Qwen3.5 or Bamba: a target of a recurrent layer and one of
     attention, and drafts of one layer, a recurrent one and one of attention. Their code computes states in
     float32."""
-    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
-
     from outpace.models.hf.target import HFTarget
 
-    def model(kinds: Sequence[str], seed: int, size: int = vocab) -> Any:
-        torch.manual_seed(seed)
-        config = Qwen3_5TextConfig(
-            vocab_size=size,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=len(kinds),
-            layer_types=list(kinds),
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            head_dim=8,
-            linear_num_key_heads=1,
-            linear_num_value_heads=2,
-            linear_key_head_dim=8,
-            linear_value_head_dim=8,
-            max_position_embeddings=64,
-            initializer_range=0.6,
-            tie_word_embeddings=False,
-            bos_token_id=None,
-            eos_token_id=None,
-            pad_token_id=None,
-        )
-        return Qwen3_5ForCausalLM(config).double().eval()
-
-    def wrapped(made: Any) -> HFTarget:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that it scores chains, not trees
-            return HFTarget(made)
-
-    target = model(("linear_attention", "full_attention"), 1)
+    model = {"qwen3_5": _qwen3_5, "bamba": _bamba}[code]
+    target = model(("recurrent", "attention"), 1, vocab)
     untouched = copy.deepcopy(target)
 
     def logits(texts: list[tuple[int, ...]]) -> Tensor:
         with torch.inference_mode():
             return untouched(torch.tensor(texts), use_cache=False).logits[:, -1]
 
-    drafts = wrapped(model(("linear_attention",), 2)), wrapped(model(("full_attention",), 3))
-    other = cross_vocabulary(wrapped(model(("linear_attention",), 4, len(DRAFT_STRINGS))), vocab)
-    return Models("transformers, recurrent layers", wrapped(target), drafts, logits, other, FLOAT32_BOUND)
+    drafts = HFTarget(model(("recurrent",), 2, vocab)), HFTarget(model(("attention",), 3, vocab))
+    other = cross_vocabulary(HFTarget(model(("recurrent",), 4, len(DRAFT_STRINGS))), vocab)
+    name = f"transformers, recurrent layers of {code}"
+    return Models(name, HFTarget(target), drafts, logits, other, FLOAT32_BOUND)
+
+
+def _recurrent_shape(kinds: Sequence[str], vocab: int) -> dict[str, Any]:
+    return dict(
+        vocab_size=vocab,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=len(kinds),
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        initializer_range=0.6,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+
+
+def _qwen3_5(kinds: Sequence[str], seed: int, vocab: int) -> Any:
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    torch.manual_seed(seed)
+    config = Qwen3_5TextConfig(
+        **_recurrent_shape(kinds, vocab),
+        layer_types=["linear_attention" if kind == "recurrent" else "full_attention" for kind in kinds],
+        head_dim=8,
+        linear_num_key_heads=1,
+        linear_num_value_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+    )
+    return Qwen3_5ForCausalLM(config).double().eval()
+
+
+def _bamba(kinds: Sequence[str], seed: int, vocab: int) -> Any:
+    from transformers import BambaConfig, BambaForCausalLM
+
+    torch.manual_seed(seed)
+    config = BambaConfig(
+        **_recurrent_shape(kinds, vocab),
+        attn_layer_indices=[index for index, kind in enumerate(kinds) if kind == "attention"],
+        mamba_n_heads=2,
+        mamba_d_head=16,
+        mamba_n_groups=1,
+        mamba_d_state=8,
+        mamba_chunk_size=4,
+    )
+    return BambaForCausalLM(config).double().eval()

@@ -500,7 +500,8 @@ def mistakes(plans: Mapping[str, ProofPlan] = PLANS) -> dict[str, Callable[[], f
         for mutant in transformers_mutants()
     }
     tried |= {
-        mutant.name: lambda mutant=mutant: mutant.error(recurrent_models()) for mutant in recurrent_mutants()
+        mutant.name: lambda mutant=mutant: mutant.error(recurrent_models("bamba"))
+        for mutant in recurrent_mutants()
     }
     return tried
 

@@ -43,7 +43,8 @@ class Forward(InTorch):
 
     # whether a layer's output is one vector per token; `probe` sets it
     one_state = True
-    keeps_states = False  # whether layers are recurrent: drafts are chains, and no layer can be skipped
+    keeps_states = False  # whether layers are recurrent: no layer can be skipped
+    scores_trees = True  # whether layers read siblings as they read chains; `probe` of recurrent ones sets it
     cache_type = ContiguousCache  # of the KV caches that forwards read and write
     begins_later = True
 

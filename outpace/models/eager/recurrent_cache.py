@@ -4,15 +4,37 @@ the recurrent ones."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from outpace.core.common_length import common_length
+from outpace.core.tree import TokenTree
 from outpace.models.eager.contiguous_cache import ContiguousCache, RetainedText
+from outpace.models.eager.recurrent_layer import LayerCall
 from outpace.models.eager.recurrent_states import States
-from outpace.models.forward.kv_cache import Planes
+from outpace.models.forward.kv_cache import Planes, local_path
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What the recurrent layers received in one forward for the tokens at cache positions start to end - 1 of
+    a slot."""
+
+    start: int
+    end: int
+    calls: Mapping[int, LayerCall]  # layer -> its call
+
+    def only(self, start: int, tokens: slice | Tensor, count: int) -> Record:
+        """The record of `count` of these tokens, which are at cache positions from `start` now."""
+        calls = {layer: call.part(tokens) for layer, call in self.calls.items()}
+        return Record(start, start + count, calls)
+
+    def until(self, end: int) -> Record:
+        """The record of the tokens before this cache position."""
+        return self if self.end <= end else self.only(self.start, slice(end - self.start), end - self.start)
 
 
 class RecurrentCache(ContiguousCache):
@@ -20,7 +42,9 @@ class RecurrentCache(ContiguousCache):
     number of tokens of the slot's text from which it was computed.
 
     A commit does not change the states. The slot's next forward asks for the states at the position of its
-    first token (`states_before`).
+    first token (`states_before`), and if there are none, for records of the tokens since the last ones.
+    States belong to the tokens in the order of their cache positions, so those of a tree's branches are not
+    kept: records of the accepted path take their place.
 
     Of a text that has ended, the states at one position are kept, at its end or a few tokens before. A
     request can use them only if it begins with all tokens before it, as the next turn of a chat does."""
@@ -31,6 +55,7 @@ class RecurrentCache(ContiguousCache):
         # slot -> copies by increasing position: before each forward whose tokens may still be discarded, and
         # after the last forward
         self._states: dict[int, list[States]] = {}
+        self._records: dict[int, list[Record]] = {}  # slot -> of the tokens after its oldest states, in order
         self._final_states = WeakKeyDictionary[RetainedText, States]()
         super().__init__(planes, slots, capacity, device, in_8_bits=in_8_bits)
 
@@ -41,13 +66,41 @@ class RecurrentCache(ContiguousCache):
         self._states[slot] = kept
         return kept[-1] if kept else None
 
-    def keep(self, slot: int, before: States, after: States) -> None:
-        """Keep the states before and after a forward, and earlier ones if they are needed to compute the
-        states at the end of the slot's committed tokens."""
-        earlier = [states for states in self._states.get(slot, ()) if states.position < before.position]
-        at_most = [states.position for states in (*earlier, before) if states.position <= self.lengths[slot]]
-        oldest = max(at_most, default=0)
-        self._states[slot] = [*(states for states in earlier if states.position >= oldest), before, after]
+    def records(self, slot: int) -> list[Record]:
+        """What was recorded of the slot's tokens after its oldest states, in order."""
+        return self._records.get(slot, [])
+
+    def keep(self, slot: int, states: Sequence[States], record: Record) -> None:
+        """Keep a forward's record, the states with which it began and those that it ended with, and earlier
+        ones if they are needed to compute the states at the end of the slot's committed tokens."""
+        first = states[0].position
+        known = [*(old for old in self._states.get(slot, ()) if old.position < first), *states]
+        oldest = max((each.position for each in known if each.position <= self.lengths[slot]), default=0)
+        self._states[slot] = [each for each in known if each.position >= oldest]
+        earlier = [old.until(record.start) for old in self.records(slot) if old.start < record.start]
+        self._records[slot] = [each for each in (*earlier, record) if each.end > oldest]
+
+    def commit(self, tree: TokenTree, leaf: Sequence[int], slots: Sequence[int]) -> None:
+        for node, slot in zip(leaf, slots, strict=True):
+            if node >= 0:
+                self._follow(slot, local_path(tree.forest, node))
+        super().commit(tree, leaf, slots)
+
+    def _follow(self, slot: int, path: Sequence[int]) -> None:
+        """Reduce what is known of a tree to the accepted path, nodes by their indices in the row."""
+        base = self.lengths[slot]
+        agreed = next((index for index, node in enumerate(path) if node != index), len(path))
+        if agreed == len(path):
+            return
+        self._states[slot] = [old for old in self._states[slot] if old.position <= base + agreed]
+        kept = list[Record]()
+        for old in self.records(slot):
+            text = range(old.start, min(old.end, base))
+            nodes = [index for index, node in enumerate(path) if old.start <= base + node < old.end]
+            if tokens := [*text, *(base + path[index] for index in nodes)]:
+                start = text.start if text else base + nodes[0]
+                kept.append(old.only(start, torch.tensor(tokens) - old.start, len(tokens)))
+        self._records[slot] = kept
 
     def slot_bytes(self, slot: int, tokens: int) -> int:
         num_states = self._num_states(slot) if tokens or slot in self._states else 0
@@ -80,6 +133,7 @@ class RecurrentCache(ContiguousCache):
         self._adopt(text, slot, length)
         self.lengths[slot] = length
         self._states[slot] = [self._final_states[text]]
+        self._records[slot] = []
         return length
 
     def release(self, slots: Sequence[int]) -> None:
@@ -98,6 +152,7 @@ class RecurrentCache(ContiguousCache):
                 # the limit is in cache positions: the states count as the positions of equal memory
                 text.num_positions += -(-states.num_bytes // self.planes.token_bytes)
             self._states.pop(slot, None)
+            self._records.pop(slot, None)
         self._evict(0)
 
     def rewind(self, slots: Sequence[int], lengths: Sequence[int]) -> None:

@@ -1,11 +1,11 @@
 """Forwards of models with recurrent layers, such as Qwen3.5, LFM2, Falcon-H1, Granite 4 and Mamba 2.
 
-Drafts are chains: siblings would need states of their own.
+Letters: V vocabulary size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,9 +18,16 @@ from transformers.cache_utils import Cache, LinearAttentionLayer
 from outpace.models.eager.forward import Forward
 from outpace.models.eager.forward_inputs import ForwardInputs
 from outpace.models.eager.probe import ProbeCache
-from outpace.models.eager.recurrent_cache import RecurrentCache
-from outpace.models.eager.recurrent_layer import LayerCall, RecurrentLayer, RowReading
+from outpace.models.eager.recurrent_cache import Record, RecurrentCache
+from outpace.models.eager.recurrent_layer import (
+    LayerCall,
+    RecurrentLayer,
+    RowReading,
+    Siblings,
+    TreeReading,
+)
 from outpace.models.eager.recurrent_states import LayerStates, States, copied, fresh_states
+from outpace.models.eager.recurrent_tree import tree_reading
 from outpace.models.forward.outputs import ForwardOutputs
 from outpace.models.forward.request import ForwardRequest
 from outpace.models.forward.row_inputs import RowInputs
@@ -106,19 +113,19 @@ class RecurrentForward(Forward):
                 "tokens can see one another"
             )
         assert isinstance(cache, RecurrentCache)
-        before = [self._states(cache, row.slot, row.start) for row in inputs.rows]
-        after = [
-            States(row.end, copied(states.layers)) for row, states in zip(inputs.rows, before, strict=True)
-        ]
-        readings, end = list[RowReading](), 0
-        for row, states in zip(inputs.rows, after, strict=True):
+        before, after, readings, end = list[States](), list[States](), list[RowReading](), 0
+        for row in inputs.rows:
             begin, end = end, end + row.end - row.start
-            readings.append(RowReading(begin, end, self._by_layer(states.layers)))
+            found = tree_reading(row, cache.records(row.slot))
+            trunk, tree = (row.end, None) if found is None else found
+            before.append(self._states(cache, row.slot, min(row.start, trunk)))
+            after.append(States(trunk, copied(before[-1].layers)))
+            readings.append(RowReading(begin, end, self._by_layer(after[-1].layers), tree))
         with self._reading(readings):
             outputs = super()._run(inputs, request)
         for row, reading, old, new in zip(inputs.rows, readings, before, after, strict=True):
-            old.calls = reading.calls if reading.end - reading.begin > 1 else {}
-            cache.keep(row.slot, old, new)
+            known = [old, new] if old.position < new.position else [old]
+            cache.keep(row.slot, known, Record(row.start, row.end, reading.calls))
         return outputs
 
     def _states(self, cache: RecurrentCache, slot: int, position: int) -> States:
@@ -131,46 +138,54 @@ class RecurrentForward(Forward):
             return last
         states = States(position, copied(last.layers))
         view = StatesAlone(self._by_layer(states.layers))
-        for index, layer in self._layers.items():
-            layer.repeat(last.calls[index], position - last.position, view)
+        for record in cache.records(slot):
+            begin, end = max(record.start, last.position), min(record.end, position)
+            for index, layer in self._layers.items():
+                layer.repeat(record.calls[index], begin - record.start, end - record.start, view)
         return states
 
     def check(self) -> int:
         """Memory of the states of one text, in bytes. ValueError if reading a text in parts, some tokens of
-        which are discarded, changes the outputs or states of a recurrent layer, or the logits."""
+        which are discarded, changes the outputs or states of a recurrent layer, or the logits. Sets
+        `scores_trees` to whether siblings have the outputs that they have in chains."""
         cache = RecurrentCache(self.planes, 2, 8, self.device)
         vocab = self.model.config.get_text_config().vocab_size
         text = torch.arange(8) * 7 % vocab
-
-        def read(slot: int, start: int, tokens: Tensor) -> Tensor:  # (V,) of the last token
-            end = start + len(tokens)
-            cache.reserve(slot, end)
-            cache.lengths[slot] = start
-            row = RowInputs(slot, start, end, start, top=end - 1)
-            logits = self.read(ForwardRequest([row], [1], tokens), cache).logits
-            assert logits is not None
-            return logits[0]
-
-        whole = read(0, 0, text)
+        whole = self._check_read(cache, 0, 0, text)
         for start, end in ((0, 3), (3, 7), (5, 7)):
-            read(1, start, text[start:end])
-        end, begin = cache.states_before(0, 8), cache.states_before(0, 0)
-        assert end is not None and begin is not None
+            self._check_read(cache, 1, start, text[start:end])
+        end, [record] = cache.states_before(0, 8), cache.records(0)
+        assert end is not None
         rounding = ROUNDING_16 if self.model.dtype.itemsize == 2 else ROUNDING
-        if not _alike(whole, read(1, 7, text[7:]), ROUNDING_OF_LOGITS) or not all(
-            _alike(one, other, rounding)
-            for index in self._layers
-            for one, other in zip(
-                self._layer_tensors(index, begin.calls[index], (8,)),
-                self._layer_tensors(index, begin.calls[index], (5, 2, 1)),
-                strict=True,
+        last = self._check_read(cache, 1, 7, text[7:])
+        if not _alike(whole, last, ROUNDING_OF_LOGITS) or not all(
+            _all_alike(
+                self._layer_tensors(index, call, (8,)), self._layer_tensors(index, call, (5, 2, 1)), rounding
             )
+            for index, call in record.calls.items()
         ):
             raise ValueError(
                 f"{type(self.model).__name__} computes something else when a text is read in parts, as "
                 "decoding does: choose another model, or a version of transformers in which it does not"
             )
+        try:
+            self.scores_trees = self._reads_trees(cache, text, record.calls, rounding)
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+            self.scores_trees = False  # a batch is more than the code of such a layer can read
         return end.num_bytes
+
+    def _check_read(
+        self, cache: RecurrentCache, slot: int, start: int, tokens: Tensor, visible: Tensor | None = None
+    ) -> Tensor:  # (V,)
+        """The logits of the last token. `visible`: that of a tree whose root is the first token."""
+        end = start + len(tokens)
+        cache.reserve(slot, end)
+        cache.lengths[slot] = start
+        depths = None if visible is None else visible.sum(1) - 1
+        row = RowInputs(slot, start, end, start, depths, visible, end - 1)
+        logits = self.read(ForwardRequest([row], [1], tokens), cache).logits
+        assert logits is not None
+        return logits[0]
 
     def _layer_tensors(self, index: int, call: LayerCall, sizes: Sequence[int]) -> list[Tensor]:
         """The outputs of a recurrent layer that reads the tokens of a call in parts of these sizes, and its
@@ -179,6 +194,32 @@ class RecurrentForward(Forward):
         outputs = self._layers[index].in_parts(call, sizes, StatesAlone(self._by_layer(states)))
         kept = (*states[index].conv_states.values(), *states[index].recurrent_states.values())
         return [*outputs, *(tensor for tensor in kept if tensor is not None)]
+
+    def _reads_trees(
+        self, cache: RecurrentCache, text: Tensor, calls: Mapping[int, LayerCall], rounding: float
+    ) -> bool:
+        """Whether the layers read a tree as they read its paths: a root with two children, the second
+        of which has one too. `calls`: of layers that have read `text` (8,)."""
+        path, beside = torch.tensor([0, 2, 3]), torch.tensor([0, 1])
+        both, one = torch.tensor([1, 2]), torch.tensor([3])
+        levels = [[Siblings(both, torch.zeros_like(both))], [Siblings(one, torch.ones_like(one))]]
+        tree = TreeReading(1, levels, torch.arange(4))
+        for index, call in calls.items():
+            row = RowReading(0, 4, self._by_layer(copied(self._fresh)), tree)
+            read = self._layers[index].by_row(call.part(slice(4)), row, StatesAlone(row.states))
+            for tokens in (path, beside):
+                states = StatesAlone(self._by_layer(copied(self._fresh)))
+                chain = self._layers[index].in_parts(call.part(tokens), [1] * len(tokens), states)
+                if not _all_alike(chain, [each[:, tokens.to(each.device)] for each in read], rounding):
+                    return False
+        visible = torch.ones(4, 4, dtype=torch.bool).tril()
+        visible[2:, 1] = False
+        self._check_read(cache, 1, 0, text[:4], visible)  # raises an error if the model cannot read a tree
+        return True
+
+
+def _all_alike(tensors: Sequence[Tensor], others: Sequence[Tensor], rounding: float) -> bool:
+    return all(_alike(one, other, rounding) for one, other in zip(tensors, others, strict=True))
 
 
 def _alike(tensor: Tensor, other: Tensor, rounding: float) -> bool:

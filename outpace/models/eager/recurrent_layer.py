@@ -1,11 +1,12 @@
-"""A recurrent layer of a model: several rows in one forward, and repeated calls for accepted draft tokens.
+"""A recurrent layer of a model: several rows and trees in one forward, and repeated calls for accepted draft
+tokens.
 
 Most of the layer's time is spent in its linear layers, whose output at a token depends on that token alone.
 Linear layers that read the layer's input are run once for all rows. The outputs of all linear layers are
 recorded. A call that is repeated for the accepted draft tokens reuses the recorded outputs and computes only
 convolutions and the recurrence, which depend on the state.
 
-Letters: n tokens of one row, N of all rows.
+Letters: n tokens of one row, N of all rows, m nodes of one level of a tree.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, LinearAttentionLayer
+
+from outpace.models.eager.recurrent_states import chosen, joined
 
 # outputs of linear layers are recorded for calls of at most MOST_OUTPUTS tokens: a prompt's need much memory
 MOST_OUTPUTS = 64
@@ -28,11 +31,11 @@ ONE_BY_ONE = 8
 
 @dataclass(frozen=True, eq=False)
 class LayerCall:
-    """A call of a recurrent layer for n tokens."""
+    """A call of a recurrent layer for n tokens of a text, or for m texts of one token each."""
 
     args: tuple[Any, ...]  # with `CACHE` in place of the cache, which would keep all layers' memory alive
     kwargs: Mapping[str, Any]
-    num_tokens: int
+    num_tokens: int  # n; m for texts of one token
     # outputs of its linear layers (nn.Linear), in the order in which they were run; None: not recorded
     outputs: list[Tensor | None] = field(default_factory=list)
 
@@ -45,15 +48,23 @@ class LayerCall:
         return LayerCall(args, kwargs, _hidden(args, kwargs).shape[1]), cache
 
     @property
-    def hidden(self) -> Tensor:  # (1, n, D)
+    def hidden(self) -> Tensor:  # (1, n, D), or (m, 1, D)
         """The layer's input."""
         return _hidden(self.args, self.kwargs)
 
-    def part(self, begin: int, end: int) -> LayerCall:
-        """The same call for the tokens begin to end - 1 only."""
-        cut = partial(_cut, num_tokens=self.num_tokens, begin=begin, end=end)
-        kwargs = {name: cut(value) for name, value in self.kwargs.items()}
-        return LayerCall(cut(self.args), kwargs, end - begin, [cut(output) for output in self.outputs])
+    def part(self, tokens: slice | Tensor) -> LayerCall:  # (n',) int64
+        """The same call for some of the tokens only."""
+        return self._changed(partial(_some, tokens=tokens))
+
+    def side_by_side(self, tokens: Tensor) -> LayerCall:  # (m,) int64
+        """A call for these tokens as texts of one token each."""
+        return self._changed(partial(_side_by_side, tokens=tokens))
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> LayerCall:
+        changed = partial(_changed, shape=(1, self.num_tokens), change=change)
+        args, kwargs = changed(self.args), {name: changed(value) for name, value in self.kwargs.items()}
+        outputs = [changed(output) for output in self.outputs]
+        return LayerCall(args, kwargs, _hidden(args, kwargs).shape[:2].numel(), outputs)
 
     def run(self, layer: Callable[..., Any], cache: Cache) -> Any:
         """Call the layer, with this cache."""
@@ -65,11 +76,11 @@ class LayerCall:
 CACHE = object()
 
 
-def _cut(value: Any, num_tokens: int, begin: int, end: int) -> Any:
+def _changed(value: Any, shape: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with its tensors that begin with this shape, which hold something for each token, changed."""
     if isinstance(value, tuple):
-        return tuple([_cut(item, num_tokens, begin, end) for item in value])
-    per_token = isinstance(value, Tensor) and value.ndim > 1 and value.shape[1] == num_tokens
-    return value[:, begin:end] if per_token else value
+        return tuple([_changed(item, shape, change) for item in value])
+    return change(value) if isinstance(value, Tensor) and value.shape[:2] == shape else value
 
 
 def _hidden(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
@@ -78,12 +89,33 @@ def _hidden(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
+class Siblings:
+    """Nodes of one level of a tree whose parents are in the level before, or at the trunk's end."""
+
+    tokens: Tensor  # (m,) int64 indices of the nodes among the row's tokens in the forward that reads them
+    parents: Tensor  # (m,) int64 indices among the states of the level before
+    # layer -> the call of an earlier forward that has read these nodes; None: this forward reads them
+    calls: Mapping[int, LayerCall] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TreeReading:
+    """How recurrent layers read the tree of one row: its trunk in one call, then each level as a batch."""
+
+    trunk: int  # number of the row's first tokens in this forward that precede all others on their paths
+    levels: Sequence[Sequence[Siblings]]
+    places: Tensor  # (n,) int64 place of each token of the row in the order of trunk and levels
+
+
+@dataclass(frozen=True, eq=False)
 class RowReading:
     """The tokens and states of one row for the recurrent layers in a forward."""
 
     begin: int  # index of its first token among the tokens of all rows
     end: int  # index after its last token
-    states: list[Any]  # by layer, as transformers' cache has them, changed in place; None: no states
+    # by layer, as transformers' cache has them, changed in place, of a tree by its trunk; None: no states
+    states: list[Any]
+    tree: TreeReading | None = None  # None: a chain
     calls: dict[int, LayerCall] = field(default_factory=dict)  # layer -> its call for this row
 
 
@@ -95,72 +127,151 @@ class RecurrentLayer:
         self._index, self._layer = index, layer
         self.rows: Sequence[RowReading] = ()  # of the forward in progress; (): one row, not recorded
         self._repeated: Iterator[Tensor | None] | None = None  # linear outputs of the call that is repeated
-        # in a forward: the call for all rows, the linear outputs of its input, and the row in progress
+        # in a forward: the call for all rows, the linear outputs of its input, and the call in progress for a
+        # part of the tokens, with the function that takes this part of a linear output for all of them
         self._whole: LayerCall | None = None
         self._shared: dict[nn.Linear, Tensor] = {}
-        self._row: RowReading | None = None
+        self._part: tuple[LayerCall, Callable[[Tensor], Tensor]] | None = None
         # `forward` is replaced, not the module: other code reads the attributes of these modules
         vars(layer)["forward"] = partial(self._read, layer.forward)
         for module in layer.modules():
             if isinstance(module, nn.Linear):
                 vars(module)["forward"] = partial(self._linear, module, module.forward)
 
-    def repeat(self, call: LayerCall, num_tokens: int, cache: Cache) -> None:
-        """Repeat a call for the first `num_tokens` of its tokens; changes the layer's states in `cache`."""
+    def repeat(self, call: LayerCall, begin: int, end: int, cache: Cache) -> None:
+        """Repeat a call for its tokens begin to end - 1; changes the layer's states in `cache`."""
         on_cpu = next(self._layer.parameters()).device.type == "cpu"
-        step = 1 if on_cpu and num_tokens <= ONE_BY_ONE else num_tokens
-        for begin in range(0, num_tokens, step):
-            part = call.part(begin, begin + step)
-            self._repeated = iter(part.outputs)
-            try:
-                part.run(self._layer, cache)
-            finally:
-                self._repeated = None
+        step = 1 if on_cpu and end - begin <= ONE_BY_ONE else end - begin
+        for first in range(begin, end, step):
+            self._repeat(call.part(slice(first, first + step)), self._layer, cache)
+
+    def _repeat(self, call: LayerCall, forward: Callable[..., Any], cache: Cache) -> None:
+        self._repeated = iter(call.outputs)
+        try:
+            call.run(forward, cache)
+        finally:
+            self._repeated = None
 
     def in_parts(self, call: LayerCall, sizes: Sequence[int], cache: Cache) -> list[Tensor]:
         """The layer's outputs for all tokens of a call, read in parts of these sizes."""
         outputs, end = list[Any](), 0
         for size in sizes:
             begin, end = end, end + size
-            outputs.append(call.part(begin, end).run(self._layer, cache))
-        joined = _joined(outputs, sizes)
-        outputs = joined if isinstance(joined, tuple) else (joined,)
-        return [output for output in outputs if isinstance(output, Tensor)]
+            outputs.append(call.part(slice(begin, end)).run(self._layer, cache))
+        return _tensors(_joined(outputs, sizes))
+
+    def by_row(self, call: LayerCall, row: RowReading, cache: Cache) -> list[Tensor]:
+        """The layer's outputs for all tokens of a call, read as those of this row."""
+        self.rows = (row,)
+        try:
+            return _tensors(call.run(self._layer, cache))
+        finally:
+            self.rows = ()
 
     def _read(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The layer's forward: row by row, each with its own states."""
         if not self.rows:
             return forward(*args, **kwargs)
         self._whole, cache = LayerCall.of(args, kwargs)
-        outputs: list[Any] = []
         try:
-            for row in self.rows:
-                self._row = row
-                call = row.calls[self._index] = self._whole.part(row.begin, row.end)
-                cache.layers = row.states
-                outputs.append(call.run(forward, cache))
+            outputs = [self._read_row(forward, row, cache) for row in self.rows]
         finally:
-            self._whole = self._row = None
+            self._whole = None
             self._shared.clear()
         return _joined(outputs, [row.end - row.begin for row in self.rows])
+
+    def _read_row(self, forward: Callable[..., Any], row: RowReading, cache: Cache) -> Any:
+        assert self._whole is not None
+        tokens = slice(row.begin, row.end)
+        call = self._whole.part(tokens)
+        row.calls[self._index] = call
+        if row.tree is not None:
+            return self._read_tree(forward, row, row.tree, cache)
+        cache.layers = row.states
+        return self._run(forward, call, partial(_some, tokens=tokens), cache)
+
+    def _read_tree(
+        self, forward: Callable[..., Any], row: RowReading, tree: TreeReading, cache: Cache
+    ) -> Any:
+        """The trunk with the row's states, then each level with copies of its parents' states."""
+        assert self._whole is not None
+        whole, call, states = self._whole, row.calls[self._index], row.states[self._index]
+        parts, outputs = list[LayerCall](), list[Any]()
+
+        def read(part: LayerCall, take: Callable[[Tensor], Tensor]) -> None:
+            output = self._run(forward, part, take, cache)
+            parts.append(part)
+            outputs.append(_changed(output, part.hidden.shape[:2], _in_line))
+
+        if tree.trunk:
+            tokens = slice(row.begin, row.begin + tree.trunk)
+            cache.layers = row.states
+            read(whole.part(tokens), partial(_some, tokens=tokens))
+        for level in tree.levels:
+            after = list[LinearAttentionLayer]()
+            for siblings in level:
+                after.append(chosen(states, siblings.parents))
+                layers: list[Any] = [None] * self._index
+                cache.layers = [*layers, after[-1]]
+                if siblings.calls is None:
+                    tokens = row.begin + siblings.tokens
+                    read(whole.side_by_side(tokens), partial(_side_by_side, tokens=tokens))
+                else:
+                    earlier = siblings.calls[self._index]
+                    self._repeat(earlier.side_by_side(siblings.tokens), forward, cache)
+            states = joined(after)
+        if call.num_tokens <= MOST_OUTPUTS:
+            for together in zip(*(part.outputs for part in parts), strict=False):
+                known = [_in_line(output) for output in together if output is not None]
+                complete = len(known) == len(parts)
+                call.outputs.append(_some(torch.cat(known, 1), tree.places) if complete else None)
+        joined_outputs = _joined(outputs, [part.num_tokens for part in parts])
+        return _changed(joined_outputs, (1, call.num_tokens), partial(_some, tokens=tree.places))
+
+    def _run(
+        self, forward: Callable[..., Any], call: LayerCall, take: Callable[[Tensor], Tensor], cache: Cache
+    ) -> Any:
+        """Run a call for a part of the forward's tokens. `take`: from a linear output of all tokens, what
+        belongs to this part."""
+        self._part = call, take
+        try:
+            return call.run(forward, cache)
+        finally:
+            self._part = None
 
     def _linear(self, linear: nn.Linear, forward: Callable[[Tensor], Tensor], states: Tensor) -> Tensor:
         if self._repeated is not None and (known := next(self._repeated, None)) is not None:
             return known
-        row, whole = self._row, self._whole
-        if row is None or whole is None:
+        if self._part is None or self._whole is None:
             return forward(states)
-        call = row.calls[self._index]
+        call, take = self._part
         if states is call.hidden:
             if linear not in self._shared:
-                self._shared[linear] = forward(whole.hidden)
-            output = self._shared[linear][:, row.begin : row.end]
+                self._shared[linear] = forward(self._whole.hidden)
+            output = take(self._shared[linear])
         else:
             output = forward(states)
-        per_token = output.ndim == 3 and output.shape[1] == call.num_tokens <= MOST_OUTPUTS
+        per_token = output.shape[:2] == call.hidden.shape[:2] and call.num_tokens <= MOST_OUTPUTS
         # one row's part is copied: a view would keep the outputs of all rows in memory
         call.outputs.append((output if len(self.rows) == 1 else output.clone()) if per_token else None)
         return output
+
+
+def _some(value: Tensor, tokens: slice | Tensor) -> Tensor:  # (1, n, ...) -> (1, n', ...)
+    return value[:, tokens if isinstance(tokens, slice) else tokens.to(value.device)]
+
+
+def _side_by_side(value: Tensor, tokens: Tensor) -> Tensor:  # (1, n, ...) -> (m, 1, ...)
+    return _some(value, tokens).transpose(0, 1)
+
+
+def _in_line(value: Tensor) -> Tensor:  # (m, 1, ...) -> (1, m, ...); (1, n, ...) stays as it is
+    return value.transpose(0, 1) if value.shape[1] == 1 else value
+
+
+def _tensors(outputs: Any) -> list[Tensor]:
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    return [output for output in outputs if isinstance(output, Tensor)]
 
 
 def _joined(outputs: Sequence[Any], sizes: Sequence[int]) -> Any:

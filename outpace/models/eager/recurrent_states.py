@@ -9,13 +9,13 @@ the recurrent layers alone are run again for these tokens, from the copy.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAttentionLayer
-
-from outpace.models.eager.recurrent_layer import LayerCall
 
 # layer -> its states, in the object in which transformers keeps them
 LayerStates = dict[int, LinearAttentionLayer]
@@ -27,8 +27,6 @@ class States:
 
     position: int
     layers: LayerStates
-    # layer -> its call in the last forward that began with these states; empty for a forward of one token
-    calls: dict[int, LayerCall] = field(default_factory=dict)
 
     @property
     def num_bytes(self) -> int:
@@ -58,13 +56,29 @@ def fresh_states(model: PreTrainedModel) -> LayerStates:
 
 def copied(layers: LayerStates) -> LayerStates:
     """Copies of the states, for a forward that changes them in place."""
-    return {index: _copied(layer) for index, layer in layers.items()}
+    return {index: _made([layer], lambda tensors: tensors[0].clone()) for index, layer in layers.items()}
 
 
-def _copied(layer: LinearAttentionLayer) -> LinearAttentionLayer:
-    made = copy.copy(layer)
-    for name, value in vars(layer).items():
+def chosen(states: LinearAttentionLayer, texts: Tensor) -> LinearAttentionLayer:  # (m,) int64
+    """Copies of the states of these texts, of several whose states one layer holds."""
+    return _made([states], lambda tensors: tensors[0].index_select(0, texts.to(tensors[0].device)))
+
+
+def joined(parts: Sequence[LinearAttentionLayer]) -> LinearAttentionLayer:
+    """The states of the texts of all parts."""
+    return parts[0] if len(parts) == 1 else _made(parts, torch.cat)
+
+
+def _made(
+    layers: Sequence[LinearAttentionLayer], combine: Callable[[list[Tensor]], Tensor]
+) -> LinearAttentionLayer:
+    made = copy.copy(layers[0])
+    for name, value in vars(made).items():
         if isinstance(value, dict):  # with an entry for each state of the layer
-            cloned = {key: old.clone() if isinstance(old, Tensor) else old for key, old in value.items()}
-            setattr(made, name, cloned)
+            entries = {key: [vars(layer)[name][key] for layer in layers] for key in value}
+            combined = {
+                key: combine(of_layers) if isinstance(of_layers[0], Tensor) else of_layers[0]
+                for key, of_layers in entries.items()
+            }
+            setattr(made, name, combined)
     return made

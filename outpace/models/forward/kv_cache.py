@@ -161,7 +161,7 @@ class SlotCache:
                     f"node {node} cannot be committed: only the first {self.read} nodes were scored"
                 )
             length = self.lengths[slot]
-            path = _local_path(forest, node)
+            path = local_path(forest, node)
             moves += [(slot, length + local, length + i) for i, local in enumerate(path) if local != i]
             self.lengths[slot] = length + len(path)
         if moves:
@@ -214,7 +214,7 @@ class EagerCache(SlotCache):
         return self._causal_mask[: end - start, shift : shift + end]
 
 
-def _local_path(forest: Forest, node: int) -> list[int]:
+def local_path(forest: Forest, node: int) -> list[int]:
     """The path from the root to the node, as indices within its row."""
     local = forest.local
     return [local[n] for n in forest.path(node)]

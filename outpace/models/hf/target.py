@@ -122,16 +122,20 @@ class HFTarget:
         self.forward.cache_in_8_bits = kv_cache is not None
         self.forward.probe()
         check_reading(self.forward)
-        by_slot = attends_by_cache_slot(model, self.forward.parameters, dense=self.forward.dense)
-        self.chains_only = by_slot or self.forward.keeps_states
+        # a model of recurrent layers alone attends to nothing
+        by_slot = bool(self.forward.planes.of_layer) and attends_by_cache_slot(
+            model, self.forward.parameters, dense=self.forward.dense
+        )
+        self.chains_only = by_slot or not self.forward.scores_trees
         # of a draft head that reads blocks: each of a tree's nodes attends to all of them
         self._two_way = bool(getattr(model, "two_way", False))
         self._in_windows = False  # the same but for roots, which attend to the text alone
         if self.chains_only:
             name = type(model).__name__
-            recurrent = self.forward.keeps_states
             why = (
-                "has recurrent layers" if recurrent else "may attend by cache position instead of position id"
+                "may attend by cache position instead of position id"
+                if self.forward.scores_trees
+                else "has recurrent layers that cannot read siblings in one forward"
             )
             warnings.warn(f"{name} {why}: it scores chains, not trees", stacklevel=2)
         if kv_cache is not None and self.device.type != "cpu":
@@ -255,10 +259,10 @@ class HFTarget:
         """The same model, but the nodes of a draft attend to all nodes of their tree, as the masks of a
         diffusion model do. Roots attend to the text alone, so that their KV entries are those of a text.
         ValueError for a model that reads no trees."""
-        if self.chains_only:
+        if self.chains_only or self.forward.keeps_states:
             raise ValueError(
-                f"{type(self.model).__name__} reads chains only, and masks of a window attend to those after "
-                "them: use a draft model without recurrent layers, or speculative-sampling"
+                f"{type(self.model).__name__} reads tokens in order, and masks of a window attend to those "
+                "after them: use a draft model without recurrent layers, or speculative-sampling"
             )
         made = copy.copy(self)
         made._two_way = made._in_windows = True

@@ -1,5 +1,6 @@
 """Mutants of the forwards of recurrent layers: which states a forward begins with, after draft tokens were
-discarded. The distribution test on `proof.models.recurrent_models` must detect them."""
+discarded, and which states the nodes of a tree are read from. The distribution test on
+`proof.models.recurrent_models` must detect them."""
 
 from __future__ import annotations
 
@@ -7,16 +8,20 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
+import torch
+
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.eager import recurrent_forward
-from outpace.models.eager.recurrent_cache import RecurrentCache
+from outpace.models.eager.recurrent_cache import Record, RecurrentCache
 from outpace.models.eager.recurrent_forward import RecurrentForward
-from outpace.models.eager.recurrent_layer import RowReading
+from outpace.models.eager.recurrent_layer import RowReading, Siblings, TreeReading
 from outpace.models.eager.recurrent_states import LayerStates, States
+from outpace.models.eager.recurrent_tree import tree_reading
+from outpace.models.forward.row_inputs import RowInputs
 from outpace.proof.models import Models
-from outpace.proof.mutants.transformers_path import TransformersMutant
+from outpace.proof.mutants.transformers_path import TransformersMutant, by_draft_model
 from outpace.verifiers.rejection import Rejection
 
 original_states_before = RecurrentCache.states_before
@@ -62,21 +67,62 @@ def states_of_the_first_row(
     return original_reading(self, [replace(row, states=rows[0].states) for row in rows])
 
 
-def by_draft_model(models: Models) -> Parts:
+def siblings_in_turn(row: RowInputs, records: Sequence[Record]) -> None:
+    """Mutant: the nodes of a tree are read as a chain, each from the states after the node before it."""
+
+
+def states_of_the_parents_sibling(
+    row: RowInputs, records: Sequence[Record]
+) -> tuple[int, TreeReading] | None:
+    """Mutant: all nodes of a level are read from the states after the first node of the level before."""
+    found = tree_reading(row, records)
+    if found is None:
+        return None
+    trunk, tree = found
+    levels = [
+        [replace(siblings, parents=torch.zeros_like(siblings.parents)) for siblings in level]
+        for level in tree.levels
+    ]
+    return trunk, replace(tree, levels=levels)
+
+
+def states_of_the_root(row: RowInputs, records: Sequence[Record]) -> tuple[int, TreeReading] | None:
+    """Mutant: nodes of all levels are read from the states that those of the first level are read from."""
+    found = tree_reading(row, records)
+    if found is None:
+        return None
+    trunk, tree = found
+    tokens = torch.cat([each.tokens for level in tree.levels for each in level if each.calls is None])
+    return trunk, replace(tree, levels=[[Siblings(tokens, torch.zeros_like(tokens))]])
+
+
+def first_nodes_read_again(self: RecurrentCache, slot: int, path: Sequence[int]) -> None:
+    """Mutant: recurrent layers read the first nodes of a tree again in place of the accepted ones."""
+
+
+def by_chain(models: Models) -> Parts:
     """A chain of a draft model with a recurrent layer."""
     return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(2))
 
 
 def recurrent_mutants() -> list[TransformersMutant]:
     """All mutants of the forwards of recurrent layers."""
-    wrong = {
+    reading = (recurrent_forward, "tree_reading")
+    in_chains = {
         "states after discarded tokens": ((RecurrentCache, "states_before"), states_after_discarded_tokens),
         "states before the draft": ((RecurrentForward, "_states"), states_before_the_draft),
         "last accepted token not read": ((RecurrentForward, "_states"), last_accepted_token_not_read),
         "states of the first row": ((RecurrentForward, "_reading"), states_of_the_first_row),
         "states changed in place": ((recurrent_forward, "copied"), uncopied),
     }
+    in_trees = {
+        "states after the sibling": (reading, siblings_in_turn),
+        "states after the parent's sibling": (reading, states_of_the_parents_sibling),
+        "states after the root at every level": (reading, states_of_the_root),
+        "first nodes read again": ((RecurrentCache, "_follow"), first_nodes_read_again),
+    }
     return [
-        TransformersMutant(name, {place: function}, parts=by_draft_model)
+        TransformersMutant(name, {place: function}, parts=parts)
+        for wrong, parts in ((in_chains, by_chain), (in_trees, by_draft_model))
         for name, (place, function) in wrong.items()
     ]

@@ -211,7 +211,7 @@ def test_what_no_window_can_be_filled_with_is_refused() -> None:
     with pytest.raises(ValueError, match="steps is 0, but a draft needs a forward: use 1 or more"):
         parts_of(steps=0)
     recurrent = recurrent_models()
-    with pytest.raises(ValueError, match="reads chains only, and masks of a window attend"):
+    with pytest.raises(ValueError, match="reads tokens in order, and masks of a window attend"):
         specdiff.build(recurrent.target, draft=recurrent.drafts[0], mask=0)
 
 

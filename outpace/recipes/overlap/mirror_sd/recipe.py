@@ -49,7 +49,7 @@ def mirror_sd(
     if draft.chains_only:
         raise ValueError(
             "the draft model reads chains only, and mirror-sd drafts many continuations in one tree: give "
-            "a draft model without recurrent layers, or use pearl"
+            "another draft model, or use pearl"
         )
     drafter = DraftModel(draft, sampled=False)
     schedule = TwoRendezvous(drafter, early, candidates=candidates, budget=budget, overlap=overlap)

@@ -1,0 +1,171 @@
+"""Recurrent layers read draft trees: every node from the states after its parent."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
+
+from outpace.api.settings import resolve_settings
+from outpace.core.tree import Forest, TokenTree
+from outpace.models.eager.recurrent_tree import parents_of, trunk_and_levels
+from outpace.models.hf.target import HFTarget
+from outpace.proof.models import RecurrentCode, recurrent_models
+from outpace.proof.suite import Subject, ragged
+from outpace.recipes import get
+from outpace.serving.request import GenerationRequest
+from outpace.serving.scheduler import Scheduler
+from tests.models.conftest import Reference
+from tests.serving.clients import Client
+from tests.tiers import only, slow
+
+EXACT = 1e-9
+FAMILIES = (
+    *("qwen3_5_text", "qwen3_next", "olmo_hybrid", "kimi_linear"),  # linear attention
+    "lfm2",  # short convolutions
+    "zaya",  # convolutions inside attention, whose layers return more than one tensor
+    *("granitemoehybrid", "bamba", "nemotron_h", "zamba2", "falcon_h1"),  # Mamba 2 beside attention
+    "mamba2",
+)
+
+
+def test_a_tree_is_read_as_its_trunk_and_then_by_levels() -> None:
+    parents = [-1, 0, 1, 1, 2, 3, 3]
+    visible = torch.zeros(7, 7, dtype=torch.bool)
+    for node, parent in enumerate(parents):
+        visible[node] = visible[parent] if node else False
+        visible[node, node] = True
+    assert parents_of(visible) == parents
+    assert trunk_and_levels(parents, 0) == (2, [[2, 3], [4, 5, 6]])
+    # nodes that were read before are among them where new ones descend from them, and belong to the trunk
+    # where all do
+    assert trunk_and_levels(parents, 4) == (2, [[2, 3], [4, 5, 6]])
+    assert trunk_and_levels(parents, 5) == (2, [[3], [5, 6]])
+    assert trunk_and_levels([-1, 0, 1, 2, 2], 3) == (3, [[3, 4]])
+
+
+class Texts:
+    """Texts that grow by parts of random trees, read in random parts, some of them taken back."""
+
+    def __init__(self, model: PreTrainedModel, seed: int) -> None:
+        self.fresh, self.target = Reference(model), HFTarget(model)
+        self.cache = self.target.open(3, 200)
+        self.choose = random.Random(seed)
+        self.texts = [self.some(1, 9) for _ in range(3)]
+
+    def some(self, least: int, most: int) -> list[int]:
+        return [self.choose.randrange(3, 61) for _ in range(self.choose.randrange(least, most))]
+
+    def step(self) -> float:
+        """One tree in some rows; returns the largest difference of its logits from those of whole texts."""
+        choose, cache = self.choose, self.cache
+        slots = choose.sample(range(3), choose.randrange(1, 4))
+        rows, size = len(slots), len(slots) + choose.randrange(14)
+        below = [node - 1 if choose.random() < 0.3 else choose.randrange(node) for node in range(rows, size)]
+        parents = [-1] * rows + below
+        tokens = torch.tensor([self.texts[slot][-1] for slot in slots] + self.some(size, size + 1)[rows:])
+        gap = [torch.tensor(self.texts[s][cache.lengths[s] : -1], dtype=torch.int64) for s in slots]
+        trees = [
+            TokenTree(tokens[:end], Forest.of(parents[:end], rows))
+            for end in sorted({size, *(choose.randrange(rows, size + 1) for _ in range(choose.randrange(4)))})
+        ]
+        read = [self.target.score(tree, slots, cache, gap=None if i else gap) for i, tree in enumerate(trees)]
+        logits = torch.cat([scores.logits for scores in read if scores.logits is not None])
+        forest, worst = trees[-1].forest, 0.0
+        for leaf in (node for node in range(size) if not forest.children[node]):
+            path = forest.path(leaf)
+            text = torch.tensor(self.texts[slots[forest.rows[leaf]]][:-1] + tokens[path].tolist())
+            expected = self.fresh(text).logits[0, -len(path) :]
+            worst = max(worst, float((logits[path] - expected).abs().max()))
+        leaves = [choose.choice((*nodes, -1)) for nodes in forest.nodes]
+        cache.commit(trees[-1], leaves, slots)
+        for slot, leaf in zip(slots, leaves, strict=True):
+            if leaf >= 0:
+                self.texts[slot][-1:] = tokens[forest.path(leaf)].tolist()
+            self.texts[slot] += self.some(1, 4)
+            if choose.random() < 0.3:
+                length = choose.randrange(cache.lengths[slot] + 1)
+                cache.rewind([slot], [length])
+                self.texts[slot] = self.texts[slot][:length] + self.some(3, 4)
+            if choose.random() < 0.1:
+                cache.release([slot])
+        return worst
+
+
+@pytest.mark.parametrize("name", only({"qwen3_5_text", "lfm2", "bamba", "mamba2"}, FAMILIES))
+def test_nodes_of_any_tree_have_the_logits_of_their_paths(
+    name: str, tiny: Any, float64_throughout: None
+) -> None:
+    """Also of trees that follow unread tokens, that grow in several forwards, and that were taken back."""
+    texts = Texts(tiny(name), seed=1)
+    assert not texts.target.chains_only
+    assert max(texts.step() for _ in range(12)) < EXACT
+
+
+@pytest.mark.parametrize("code,widths,most", [("qwen3_5", (2, 1), 150), slow("bamba", (1, 2), 300)])
+def test_the_distribution_with_trees_is_plain_decoding(
+    code: RecurrentCode, widths: tuple[int, ...], most: int
+) -> None:
+    """The draft model is recurrent too, and its trees grow level by level."""
+    models = recurrent_models(code)
+    subject = Subject(get("traversal"), {"draft": models.drafts[0], "widths": widths}, models)
+    proof = subject.prove(partial(ragged, top_k=2, prompt=models.greedy_text), most)
+    assert proof.error is not None and proof.error <= models.bound
+    assert proof.deepest >= 2
+
+
+def test_a_tree_needs_no_more_memory_than_a_chain(tiny: Any) -> None:
+    target = HFTarget(tiny("bamba"))
+    held = list[int]()
+    for parents in ([-1, 0, 1, 2], [-1, 0, 0, 1]):
+        cache = target.open(1, 16)
+        target.score(TokenTree(torch.tensor([5, 6, 7, 8]), Forest.of(parents, 1)), (0,), cache)
+        held.append(cache.num_bytes)
+    assert held[0] == held[1] == 16 * target.token_bytes + target.state_bytes
+
+
+def of_the_first(change: Callable[..., Any], layer: Any, hidden: Any, *args: Any, **options: Any) -> Any:
+    return change(layer, hidden[:1].expand_as(hidden), *args, **options)
+
+
+def refused(change: Callable[..., Any], layer: Any, hidden: Any, *args: Any, **options: Any) -> Any:
+    if len(hidden) > 1:
+        raise ValueError("one text at a time")
+    return change(layer, hidden, *args, **options)
+
+
+@pytest.mark.parametrize("mistake", [of_the_first, refused])
+def test_models_whose_layers_cannot_read_siblings_score_chains(
+    mistake: Callable[..., Any], tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = Mamba2Mixer.forward
+    monkeypatch.setattr(Mamba2Mixer, "forward", lambda *args, **rest: mistake(change, *args, **rest))
+    with pytest.warns(UserWarning, match="layers that cannot read siblings in one forward: it scores chains"):
+        target = HFTarget(tiny("mamba2"))
+    tree = TokenTree(torch.tensor([5, 6, 7]), Forest.of([-1, 0, 0], 1))
+    with pytest.raises(ValueError, match="scores chains only"):
+        target.score(tree, (0,), target.open(1, 16))
+    assert target.score(tree.first_chain(), (0,), target.open(1, 16)).logits is not None
+
+
+def test_a_server_decodes_with_trees(tiny: Any, float64_throughout: None) -> None:
+    target = HFTarget(tiny("qwen3_5_text"))
+    draft = HFTarget(tiny("qwen3_5_text"))
+    settings = resolve_settings({"max_tokens": 8, "temperature": 0}, vocab=61)
+
+    def texts(method: Any) -> Sequence[list[int]]:
+        scheduler = Scheduler({"model": method}, drafts=[draft])
+        prompts = ([5, 6, 7], [9, 8], [4])
+        clients = [Client(scheduler, GenerationRequest(prompt, settings, 20, 1)) for prompt in prompts]
+        while scheduler.waiting or scheduler.running:
+            scheduler.step()
+        return [client.tokens for client in clients]
+
+    trees = get("traversal").build(target, draft=draft, widths=(2, 1))
+    assert texts(trees) == texts(get("autoregressive").build(target))
