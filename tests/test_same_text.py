@@ -216,6 +216,7 @@ NOTHING_DRAFTED = {
     "deer",
     "diffuspec",
     "dresd",
+    "dultra",
     "ead",
     "medusa-typical",
     "multi-sample",

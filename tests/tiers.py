@@ -60,6 +60,7 @@ PARTS_OF = {
     "diffuspec": "specdiff",
     "dovetail": "eagle2",
     "dspark": "dflash",
+    "dultra": "specdiff",
     "fspad": "eagle2",
     "gto": "eagle3",
     "gumiho": "jakiro",

@@ -8,7 +8,7 @@ PROGRAMS = frozenset({"draft-design"})
 
 PLANNED = frozenset(
     """
-    arbitrage aurora confu cspd dream dsp dultra flash glide-cape gsd hivis
+    arbitrage aurora confu cspd dream dsp flash glide-cape gsd hivis
     lantern longspec magicdec mulo-sd online-sd owl ralmspec ralmspec-knnlm
     rapid specextend speckv specpc specpv specreason speculative-rag
     speculative-streaming speculative-thinking speculative-verdict specvlm srm

@@ -16,6 +16,7 @@ from outpace.training.evaluation import (
     ExitEvaluation,
     LengthEvaluation,
     PredictorEvaluation,
+    RevealEvaluation,
     RollbackEvaluation,
 )
 from outpace.training.methods import named
@@ -75,7 +76,7 @@ def _measured(evaluations: Sequence[Evaluation], share: float) -> list[str]:
         return [_predicted(last)]
     if isinstance(last, LengthEvaluation):
         return [_lengths(last)]
-    if isinstance(last, RollbackEvaluation | ExitEvaluation | ClassifierEvaluation):
+    if isinstance(last, RollbackEvaluation | ExitEvaluation | ClassifierEvaluation | RevealEvaluation):
         said = ". ".join(each[0].upper() + each[1:] for each in last.findings)
         return [f"## Measured on held-out texts\n\n{said}."]
     assert isinstance(last, DrafterEvaluation)

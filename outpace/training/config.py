@@ -150,17 +150,33 @@ class Predictor:
     """A predictor of the acceptance of draft tokens."""
 
     # at which draft tokens are drawn and verified; 0: the most probable tokens (specdec-pp, disco,
-    # sprinter, specbranch)
+    # sprinter, specbranch, dultra)
     temperature: float = 1.0
-    # residual blocks (specdec-pp); layers before the output (adaeagle); the target's last ones (specbranch)
+    # residual blocks (specdec-pp, dultra); layers before the output (adaeagle); the target's last ones
+    # (specbranch)
     num_layers: int = 3
     mix: float = 0.15  # share of the target's tokens in the text that the draft model reads (specdec-pp)
-    # of a rejection in the loss; an acceptance has 1 (specdec-pp, and by default 1 for sprinter)
+    # of a rejection in the loss; an acceptance has 1 (specdec-pp, and by default 1 for sprinter); of a mask
+    # that is not revealed (dultra, by default 0.5)
     rejection_weight: float = 6.0
-    # draft tokens of a step (disco, specbranch) or a text (sprinter), or most draft tokens (adaeagle)
+    # draft tokens of a step (disco, specbranch), a text (sprinter) or a window (dultra, by default 10), or
+    # most draft tokens (adaeagle)
     depth: int = 20
-    width: int = 32  # of the inner layer (disco, specee)
+    width: int = 32  # of the inner layer (disco, specee, dultra)
     shortfall_weight: float = 2.0  # weight in the loss of predictions below the label; others: 1 (adaeagle)
+
+
+@dataclass(frozen=True)
+class Reveals:
+    """A planner of which masks of a window each forward reveals (dultra)."""
+
+    confidence: float = 0.9  # draft probability from which the planner first learns to reveal a token
+    windows: int = 2  # of a text in one step, on average
+    group: int = 12  # drafts of a window that are compared
+    cost: float = 0.25  # of a forward in the reward of a draft, in accepted tokens
+    # in the reward: of the target's log probability of a token minus the draft model's, in the mean
+    distillation: float = 0.1
+    least_advantage: float = 0.0  # smaller advantages count as 0
 
 
 # smallest values of settings that have one
@@ -200,6 +216,10 @@ LEAST = {
     "distillation.on_policy_tokens": 1,
     "distillation.num_layers": 1,
     "distillation.refinement": 0,
+    "reveals.windows": 1,
+    "reveals.group": 2,
+    "reveals.cost": 0,
+    "reveals.distillation": 0,
     "optimizer.warm_up": 0,
     "optimizer.weight_decay": 0,
     "optimizer.clip": 0,
@@ -274,6 +294,7 @@ class TrainConfig:
     growth: Growth = field(default_factory=Growth)
     fragments: Fragments = field(default_factory=Fragments)
     predictor: Predictor = field(default_factory=Predictor)
+    reveals: Reveals = field(default_factory=Reveals)
     exits: EarlyExits = field(default_factory=EarlyExits)
     optimizer: Optimizer = field(default_factory=Optimizer)
 

@@ -89,7 +89,7 @@ class FilteredMethod(DraftMethod):
     def lesson(
         self, drafter: PreTrainedModel, target: HFTarget, config: TrainConfig, beside: Beside = NOTHING
     ) -> Lesson:
-        assert beside.reference is not None
+        assert isinstance(beside.reference, PreTrainedModel)
         return FilteredLesson(drafter, beside.reference, frozen_head(target), config.distillation)
 
 

@@ -147,6 +147,29 @@ class RollbackEvaluation(Evaluation):
 
 
 @dataclass(frozen=True)
+class RevealEvaluation(Evaluation):
+    """What drafts of windows cost and gain. Means of drafts of the most probable tokens."""
+
+    accepted: float  # tokens that equal the text's, up to the first other one
+    forwards: float
+    # the same if tokens are revealed by their draft probability alone
+    confident_accepted: float
+    confident_forwards: float
+
+    @property
+    def brief(self) -> str:
+        return f"held-out {self.accepted:.2f} tokens in {self.forwards:.2f} forwards"
+
+    @property
+    def findings(self) -> list[str]:
+        return [
+            f"held-out drafts have {self.accepted:.2f} accepted tokens in {self.forwards:.2f} forwards; "
+            f"where all probable tokens are revealed, {self.confident_accepted:.2f} in "
+            f"{self.confident_forwards:.2f}"
+        ]
+
+
+@dataclass(frozen=True)
 class ExitEvaluation(Evaluation):
     """What early exits would do at the usual threshold, with all layers checked."""
 

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from outpace.api.engines import Drafting
 from outpace.api.model import Model
@@ -28,9 +27,9 @@ STORED = torch.bfloat16  # dtype of saved weights
 
 @dataclass(frozen=True)
 class FirstRun:
-    """A model that is trained before the drafter, and its lesson and settings."""
+    """A model that is trained before the drafter, or the drafter itself, and its lesson and settings."""
 
-    model: PreTrainedModel
+    model: nn.Module
     lesson: Lesson
     config: TrainConfig
 
@@ -39,7 +38,7 @@ class FirstRun:
 class Beside:
     """What some lessons need beside the drafter and the target."""
 
-    reference: PreTrainedModel | None = None  # the trained model of the first run
+    reference: nn.Module | None = None  # the trained model of the first run
     end_tokens: tuple[int, ...] = ()  # tokens that end the texts that a draft model generates itself
 
 

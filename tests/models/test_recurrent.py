@@ -39,7 +39,7 @@ BY_LAYERS = {
     *("layerskip", "mirror-sd", "quicksilver", "s2d", "specee", "swift"),
 }
 # methods whose draft model reads blocks of which each token sees all, and it is recurrent here
-BY_BLOCKS = {"specdiff"}
+BY_BLOCKS = {"dultra", "specdiff"}
 
 
 def chain(tokens: Sequence[int]) -> TokenTree:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from outpace.models.predictors.exits.lesson import ExitPredictorMethod
 from outpace.models.predictors.judge.lesson import JudgeMethod
+from outpace.models.predictors.reveals.lesson import RevealMethod
 from outpace.models.predictors.rollback.lesson import RollbackMethod
 from outpace.models.predictors.trust.lesson import TrustMethod
 from outpace.training.draft_methods import DraftMethod
@@ -25,6 +26,7 @@ ACCEPTANCE_PREDICTORS = _of(AcceptanceMethod)
 JUDGES = _of(JudgeMethod)  # they learn from marked answers
 TRUST_PREDICTORS = _of(TrustMethod)
 ROLLBACK_PREDICTORS = _of(RollbackMethod)
+PLANNERS = _of(RevealMethod)  # for draft models that fill windows
 HEAD_PREDICTORS = _of(HeadPredictorMethod)
 EXIT_PREDICTORS = _of(ExitPredictorMethod)
 TARGETS = _of(TargetMethod)

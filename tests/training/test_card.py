@@ -23,6 +23,7 @@ from tests.training.families import (
     HEAD_PREDICTORS,
     JUDGES,
     METHODS,
+    PLANNERS,
     ROLLBACK_PREDICTORS,
     TARGETS,
     TRUST_PREDICTORS,
@@ -47,7 +48,7 @@ def test_the_memory_bound_speedup_of_a_chain() -> None:
 
 OTHERS = (
     *(*ACCEPTANCE_PREDICTORS, *JUDGES, *TRUST_PREDICTORS, *ROLLBACK_PREDICTORS),
-    *(*HEAD_PREDICTORS, *TARGETS),
+    *(*HEAD_PREDICTORS, *PLANNERS, *TARGETS),
 )
 
 

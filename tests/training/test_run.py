@@ -42,6 +42,7 @@ from tests.training.families import (
     HEAD_PREDICTORS,
     JUDGES,
     METHODS,
+    PLANNERS,
     POSITION_HEADS,
     ROLLBACK_PREDICTORS,
     TRUST_PREDICTORS,
@@ -104,6 +105,9 @@ def test_a_run_that_is_stopped_twice_gives_the_same_drafter(
         changes = [*QUICK, "answers.temperatures=0"]
         monkeypatch.setattr("outpace.models.predictors.exits.lesson.THRESHOLD", 0.0)
     start = {"draft": draft_for(method, tiny), "head": head_for(method, model, data, tmp_path / "head")}
+    if method in PLANNERS:
+        given = train("specdiff", target=model, data=data, output=tmp_path / "windows", changes=QUICK)
+        start["draft"] = str(given.folder)
     whole = train(method, target=model, data=data, output=tmp_path / "whole", **start, changes=changes)
     part = tmp_path / "part"
     steps = iter([3, 2])
@@ -205,6 +209,23 @@ def test_a_trained_predictor_is_used_by_its_method(method, model, tiny, data, tm
     assert "--draft draft --predictor p\n" in card and f"{tmp_path}" not in card
     with pytest.raises(ValueError, match="the predictor was trained for another draft model"):
         outpace.generate(model, "def", **given | {"draft": model})
+
+
+@pytest.mark.slow
+def test_a_trained_planner_is_used_by_its_method(model, tiny, data, tmp_path) -> None:
+    draft = str(train("specdiff", target=model, data=data, output=tmp_path / "draft", changes=QUICK).folder)
+    run = train("dultra", target=model, data=data, output=tmp_path / "p", draft=draft, changes=QUICK)
+    given = {"method": "dultra", "draft": draft, "predictor": str(run.folder), "max_tokens": 12}
+    plain = outpace.generate(model, "def add(a, b):", method="autoregressive", max_tokens=12)
+    found = outpace.generate(model, "def add(a, b):", **given)[0]
+    assert found.tokens == plain[0].tokens and found.statistics.num_draft_tokens
+    last = run.evaluations[-1]
+    assert 1 <= last.forwards <= 4 and 1 <= last.confident_forwards <= 4 and 0 <= last.accepted <= 4
+    card = (run.folder / "README.md").read_text()
+    assert f"accepted tokens in {last.forwards:.2f} forwards" in card
+    assert "--method dultra --draft draft --predictor p\n" in card
+    with pytest.raises(ValueError, match="has no mask_token_id .* fills no windows: give a draft model of"):
+        train("dultra", target=model, data=data, output=tmp_path / "no", draft=tiny.draft, changes=QUICK)
 
 
 def test_answers_of_a_draft_end_with_the_targets_end_tokens(model, tiny, data, tmp_path, monkeypatch) -> None:

@@ -330,6 +330,8 @@ class Reader(DraftReader):
         # copied, as a compiled forward may overwrite the output of the one before it
         self.logits.append(scores.logits.clone() if drafter._keeps_logits else scores.logits)
         for layer, outputs in drafter._hidden.items():
+            if drafter._rereads:
+                outputs.clear()  # of the same nodes
             outputs.append(scores.hidden[layer])
         return scores.first, scores.logits
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import floor
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.sampling.topk import at_least_float32
 from outpace.sampling.warp import warp
+
+NEARLY_EQUAL = 1e-5  # difference of the probabilities of adjacent masks that counts as none
 
 
 @dataclass(frozen=True)
@@ -103,14 +106,38 @@ def in_windows(
     return growth(ctx, plan, WindowReader(plan, read, window, shares(window.size, num_forwards)))
 
 
-# Which masks of a window are replaced by their drawn tokens after a forward. Arguments: how many masks, and
-# for each of the n remaining masks the draft probability of its drawn token. Returns indices among the n.
+# Which masks of a window are replaced by their drawn tokens after a forward. Arguments: the number of the
+# forward, from 0, and a value for each of the n masks left. Returns one or more indices among the n.
 Order = Callable[[int, Sequence[float]], Sequence[int]]
 
+# The values of all masks that a forward has read. Arguments: their nodes, the share of the masks of the own
+# window that is left, and the draft probabilities of the tokens drawn in them, (M,) each. Returns (M,).
+Value = Callable[[Sequence[int], Sequence[float], Sequence[float]], Sequence[float]]
 
-def most_confident(count: int, draft_probs: Sequence[float]) -> list[int]:
-    """The masks whose tokens are most probable; of equally probable ones the first."""
-    return sorted(range(len(draft_probs)), key=lambda index: -draft_probs[index])[:count]
+
+def largest(count: int, values: Sequence[float]) -> list[int]:
+    """The masks of the largest values; of equal ones the first."""
+    return sorted(range(len(values)), key=lambda index: -values[index])[:count]
+
+
+def in_equal_parts(forward: int, values: Sequence[float], *, num_forwards: int) -> list[int]:
+    """About as many masks in each of `num_forwards` forwards."""
+    return largest(-(-len(values) // (num_forwards - forward)), values)
+
+
+def as_many_as_expected(forward: int, values: Sequence[float]) -> list[int]:
+    """Of values that are probabilities, the largest, as many as their sum, rounded down; at least one (Chen
+    et al. 2025, dUltra). Of nearly equal ones the first: which of them is larger may depend on the other rows
+    of a batch, by rounding."""
+    ordered = [value - NEARLY_EQUAL * index for index, value in enumerate(values)]
+    return largest(max(1, floor(sum(values))), ordered)
+
+
+def most_confident(
+    nodes: Sequence[int], shares: Sequence[float], draft_probs: Sequence[float]
+) -> Sequence[float]:
+    """The draft probabilities."""
+    return draft_probs
 
 
 # a draft token, and the draft distribution q (V,) that it was drawn from
@@ -118,26 +145,25 @@ Revealed = tuple[int, Tensor]
 
 
 def in_any_order(
-    ctx: Context, plan: Plan, read: Read, *, window: Window, num_forwards: int, order: Order = most_confident
+    ctx: Context, plan: Plan, read: Read, *, window: Window, order: Order, value: Value = most_confident
 ) -> TokenTree:
-    """A chain from a window that `num_forwards` forwards fill, about as many tokens in each. It carries no
-    claim. Penalties and other changes of logits are left to verification, as the text before a token may not
-    be known yet."""
-    revealed = reveal(ctx, plan, read, window=window, num_forwards=num_forwards, order=order)
+    """A chain from a window that is filled in any order. It carries no claim. Penalties and other changes of
+    logits are left to verification, as the text before a token may not be known yet."""
+    revealed = reveal(ctx, plan, read, window=window, order=order, value=value)
     grower = Grower(ctx.roots)
     chosen_chains(grower, [[token for token, _ in of_row] for of_row in revealed])
     return grower.tree()
 
 
 def reveal(
-    ctx: Context, plan: Plan, read: Read, *, window: Window, num_forwards: int, order: Order
+    ctx: Context, plan: Plan, read: Read, *, window: Window, order: Order, value: Value = most_confident
 ) -> list[list[Revealed]]:
     """The tokens of each row's window in the order of the text. Every forward draws a token into each mask
-    that is left, and keeps those that `order` chooses."""
+    that is left, and keeps those that `order` chooses by their values, until no mask is left."""
     roots, most = TokenTree.roots(ctx.roots), max(plan.depth)
     masked, nodes = window.behind(roots, range(len(roots)), plan.depth, most)
     found: list[dict[int, Revealed]] = [{} for _ in plan.depth]
-    for left in range(num_forwards, 0, -1):
+    for forward in range(most):
         masks = [
             (row, place)
             for row, depth in enumerate(plan.depth)
@@ -148,17 +174,18 @@ def reveal(
             break
         _, logits = read(masked)
         rows, places = [row for row, _ in masks], [1 + place for _, place in masks]
-        logits = logits[indices([nodes[row * most + place] for row, place in masks], logits.device)]
+        at = [nodes[row * most + place] for row, place in masks]
+        logits = logits[indices(at, logits.device)]
         q = warp(logits, [ctx.sampling[row] for row in rows])
-        drawn = ctx.noise.choose(q, Key(rows, places, places, DRAFT, num_forwards - left))
+        drawn = ctx.noise.choose(q, Key(rows, places, places, DRAFT, forward))
         draft_probs = at_least_float32(logits).softmax(-1).gather(1, drawn[:, None])[:, 0].tolist()
+        values = value(at, [1 - len(found[row]) / plan.depth[row] for row in rows], draft_probs)
         tokens, read_next = drawn.tolist(), masked.tokens.clone()
         for row in dict.fromkeys(rows):
             own = [index for index, each in enumerate(rows) if each == row]
-            for chosen in order(-(-len(own) // left), [draft_probs[index] for index in own]):
+            for chosen in order(forward, [values[index] for index in own]):
                 index = own[chosen]
-                place = masks[index][1]
-                found[row][place] = tokens[index], q[index]
-                read_next[nodes[row * most + place]] = tokens[index]
+                found[row][masks[index][1]] = tokens[index], q[index]
+                read_next[at[index]] = tokens[index]
         masked = TokenTree(read_next, masked.forest)
     return [[of_row[place] for place in sorted(of_row)] for of_row in found]

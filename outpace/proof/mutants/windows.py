@@ -15,7 +15,7 @@ from outpace.core.grower import Grower
 from outpace.core.tree import TokenTree
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import Read, chosen_chains, grow, with_replacement
-from outpace.drafters.model.windows import Window, in_windows, most_confident, reveal
+from outpace.drafters.model.windows import Window, in_equal_parts, in_windows, reveal
 from outpace.proof.mutants.drafters import picked
 
 
@@ -25,7 +25,7 @@ def confidence_claimed(draft: Target, mask: int = 0) -> Drafter:
 
     def claimed(ctx: Context, plan: Plan, read: Read) -> TokenTree:
         window = Window(2, mask)
-        found = reveal(ctx, plan, read, window=window, num_forwards=2, order=most_confident)
+        found = reveal(ctx, plan, read, window=window, order=partial(in_equal_parts, num_forwards=2))
         grower = Grower(ctx.roots)
         chosen_chains(grower, [[token for token, _ in of_row] for of_row in found])
         tree, first = grower.tree(), len(found)

@@ -19,7 +19,13 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.drafters.model.grow import grow
-from outpace.drafters.model.windows import Window, in_any_order, in_windows, reading_windows
+from outpace.drafters.model.windows import (
+    Window,
+    in_any_order,
+    in_equal_parts,
+    in_windows,
+    reading_windows,
+)
 from outpace.models.mask_token import WINDOW_MASK, token_of
 from outpace.verifiers.rejection import Rejection
 
@@ -47,7 +53,7 @@ def specdiff(
         raise ValueError(f"steps is {steps}, but a draft needs a forward: use 1 or more")
     window = Window(depth, token_of(draft, mask, "mask", WINDOW_MASK, "specdiff"))
     claimed = steps == 1 or reveal == "left-to-right"
-    growth = partial(in_any_order, window=window, num_forwards=steps)
+    growth = partial(in_any_order, window=window, order=partial(in_equal_parts, num_forwards=steps))
     if claimed:
         growth = partial(in_windows, growth=grow, window=window, num_forwards=steps)
     drafter = DraftModel(reading_windows(draft, window), sampled=claimed, growth=growth, rereads=True)

@@ -18,7 +18,7 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
 from outpace.drafters.model.best_first import best_first
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.drafters.model.windows import Window, in_windows, most_confident, reading_windows, shares
+from outpace.drafters.model.windows import Window, in_windows, largest, reading_windows, shares
 from outpace.models.hf.target import HFTarget
 from outpace.models.mask_token import WINDOW_MASK
 from outpace.proof.enumeration import BOUND, Case, enumerate_distributions, largest_error
@@ -108,7 +108,7 @@ def test_confidence_decides_which_tokens_are_revealed_first() -> None:
 
 def test_forwards_share_a_window_evenly() -> None:
     assert shares(10, 1) == (10,) and shares(10, 3) == (3, 3, 4) and shares(2, 5) == (1, 1)
-    assert most_confident(2, (0.1, 0.5, 0.3, 0.5)) == [1, 3]
+    assert largest(2, (0.1, 0.5, 0.3, 0.5)) == [1, 3]
 
 
 def error(drafter: Any, depth: int = 2) -> float:
