@@ -8,6 +8,7 @@ Letters: ... positions, M selected positions, V tokens.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from outpace.sampling.topk import at_least_float32
@@ -19,10 +20,33 @@ def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:  # (.
     return -mean(chosen.gather(-1, labels[mask.bool()].unsqueeze(-1)).squeeze(-1))
 
 
+def forward_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
+    """KL(p || q), infinite where the drafter excludes a token that the target allows."""
+    return mean(token_forward_kl(logits, target_logits, mask))
+
+
 def reverse_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
     """KL(q || p), infinite where the target excludes a token that the drafter allows."""
     log_p, log_q = log_probs(logits, target_logits, mask)
     return mean(kl(log_q, log_p))
+
+
+def jensen_shannon(logits: Tensor, target_logits: Tensor, mask: Tensor, *, beta: float = 0.5) -> Tensor:
+    """beta × KL(p || m) + (1 - beta) × KL(q || m) with m = beta × p + (1 - beta) × q, 0 < beta < 1: the
+    generalised divergence of DistillSpec (Zhou et al. 2024), at most ln 2. Near 0 and divided by beta it is
+    forward KL, near 1 and divided by 1 - beta reverse KL."""
+    log_p, log_q = log_probs(logits, target_logits, mask)
+    p, q = log_p.exp(), log_q.exp()
+    mixture = beta * p + (1 - beta) * q
+    # where p and q are 0, the logarithm of m would have an infinite gradient
+    log_m = mixture.clamp_min(torch.finfo(p.dtype).tiny).log()
+    own = beta * expected(p, log_p) + (1 - beta) * expected(q, log_q)
+    return mean(own - expected(mixture, log_m))
+
+
+def token_forward_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:  # (M,)
+    """KL(p || q) at each selected position."""
+    return kl(*log_probs(logits, target_logits, mask))
 
 
 def selected(values: Tensor, mask: Tensor) -> Tensor:  # (..., V), (...) -> (M, V)

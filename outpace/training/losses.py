@@ -23,7 +23,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outpace.sampling.divergence import cross_entropy, expected, kl, log_probs, mean, reverse_kl, selected
+from outpace.sampling.divergence import (
+    cross_entropy,
+    expected,
+    forward_kl,
+    jensen_shannon,
+    kl,
+    log_probs,
+    mean,
+    reverse_kl,
+    selected,
+    token_forward_kl,
+)
 
 __all__ = [
     "acceptance",
@@ -55,24 +66,6 @@ def top_k_cross_entropy(logits: Tensor, target_logits: Tensor, mask: Tensor, *, 
     log_p, log_q = log_probs(logits, target_logits, mask)
     best, tokens = log_p.topk(min(k, log_p.shape[-1]), -1)
     return -mean(expected(best.exp(), log_q.gather(-1, tokens)))
-
-
-def forward_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:
-    """KL(p || q), infinite where the drafter excludes a token that the target allows."""
-    return mean(token_forward_kl(logits, target_logits, mask))
-
-
-def jensen_shannon(logits: Tensor, target_logits: Tensor, mask: Tensor, *, beta: float = 0.5) -> Tensor:
-    """beta × KL(p || m) + (1 - beta) × KL(q || m) with m = beta × p + (1 - beta) × q, 0 < beta < 1: the
-    generalised divergence of DistillSpec (Zhou et al. 2024), at most ln 2. Near 0 and divided by beta it is
-    forward KL, near 1 and divided by 1 - beta reverse KL."""
-    log_p, log_q = log_probs(logits, target_logits, mask)
-    p, q = log_p.exp(), log_q.exp()
-    mixture = beta * p + (1 - beta) * q
-    # where p and q are 0, the logarithm of m would have an infinite gradient
-    log_m = mixture.clamp_min(torch.finfo(p.dtype).tiny).log()
-    own = beta * expected(p, log_p) + (1 - beta) * expected(q, log_q)
-    return mean(own - expected(mixture, log_m))
 
 
 def total_variation(
@@ -134,11 +127,6 @@ def acceptance(
     target's logits are those of the whole vocabulary; `draft_ids`: the tokens of the drafter's logits."""
     p, q = selected(target_logits, mask).softmax(-1), selected(logits, mask).softmax(-1)
     return torch.minimum(p if draft_ids is None else p[..., draft_ids], q).sum(-1)
-
-
-def token_forward_kl(logits: Tensor, target_logits: Tensor, mask: Tensor) -> Tensor:  # (M,)
-    """KL(p || q) at each selected position."""
-    return kl(*log_probs(logits, target_logits, mask))
 
 
 def smooth_l1(features: Tensor, target_features: Tensor, mask: Tensor) -> Tensor:  # (..., D), (..., D), (...)

@@ -21,8 +21,8 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.drafters.model.grow import Growth
 from outpace.models.draft_vocabulary import over_vocabulary
 from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.text_reader import TextReader
 from outpace.models.hf.target import HFTarget
-from outpace.training.unrolled import KeptEntries
 
 
 @torch.no_grad()
@@ -52,50 +52,24 @@ def drafted_trees(
 
 
 class _Reader:
-    """Implementation of drafters.model.grow.ReadDraftVocabulary. The head reads the text once and then the
-    nodes of each level, by its layers alone: its weights have another dtype than the target's embedding while
-    it learns, for which its whole forward is not made."""
+    """Implementation of drafters.model.grow.ReadDraftVocabulary by a `TextReader`."""
 
     def __init__(
         self, head: DraftHead, vocab: int, tokens: Tensor, features: Tensor, columns: Sequence[int]
     ) -> None:
-        self._head, self._vocab, self._kept = head, vocab, KeptEntries()
-        count, device = len(features), features.device
-        causal = torch.ones(count, count, dtype=torch.bool, device=device).tril()
-        at = torch.tensor(columns, device=device)
-        positions = torch.arange(count, device=device)
-        outputs = self._run(tokens[1:].to(device), features, positions, causal)
-        # by node, those of the trees' roots first
-        self._outputs, self._positions = outputs[at], at
-        self._seen = causal[at]  # (N, C + nodes that are no roots): what the node attends to
+        self._head, self._vocab = head, vocab
+        self._reader = TextReader(head, tokens, features, columns)
 
     def __call__(self, tree: TokenTree) -> tuple[int, Tensor]:
         first, logits, ids = self.over_draft_vocabulary(tree)
         return first, over_vocabulary(logits, ids, self._vocab)
 
     def over_draft_vocabulary(self, tree: TokenTree) -> tuple[int, Tensor, Tensor | None]:
-        head, first = self._head, len(self._outputs)
-        count = len(tree) - first
-        if not count:  # the roots alone
-            return 0, head.lm_head(head.norm(self._outputs)), head.draft_ids
-        device = self._outputs.device
-        above = torch.tensor(tree.forest.parents[first:], device=device)
-        own = torch.eye(count, dtype=torch.bool, device=device)
-        seen = torch.cat((self._seen[above], own), 1)
-        positions = self._positions[above] + 1
-        features = self._outputs[above]
-        if head.state_layer == -1:
-            features = head.norm(features)
-        outputs = self._run(tree.tokens[first:].to(device), features, positions, seen)
-        self._outputs = torch.cat((self._outputs, outputs))
-        self._positions = torch.cat((self._positions, positions))
-        self._seen = torch.cat((torch.nn.functional.pad(self._seen, (0, count)), seen))
-        return first, head.lm_head(head.norm(outputs)), head.draft_ids
-
-    def _run(self, tokens: Tensor, features: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
-        head = self._head
-        embedded = head.embed_tokens(tokens).to(features.dtype)
-        return head.states(embedded[None], features[None], positions[None], seen[None, None], self._kept)[0]
+        head, first = self._head, len(self._reader.outputs)
+        if len(tree) == first:  # the roots alone
+            return 0, head.lm_head(head.norm(self._reader.outputs)), head.draft_ids
+        self._reader.read(tree.tokens[first:], tree.forest.parents[first:])
+        return first, head.lm_head(head.norm(self._reader.outputs[first:])), head.draft_ids
 
 
 @dataclass(frozen=True, eq=False)

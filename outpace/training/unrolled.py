@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache
 
 from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.text_reader import KeptEntries
 
 
 @dataclass(frozen=True)
@@ -92,22 +92,3 @@ def padded(columns: Tensor) -> tuple[Tensor, Tensor]:  # (R, C) bool -> (R, W) i
     index = torch.zeros(is_column.shape, dtype=torch.int64, device=columns.device)
     index[is_column] = columns.nonzero()[:, 1]
     return index, is_column
-
-
-class KeptEntries(Cache):
-    """A KV cache with the keys and values of all steps so far, concatenated."""
-
-    layers: list[object] = []
-
-    def __init__(self) -> None:
-        # super().__init__() is left out: transformers' Cache needs cache layers there, and this one has none
-        self._entries: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
-    ) -> tuple[Tensor, Tensor]:
-        if before := self._entries.get(layer_idx):
-            key_states = torch.cat((before[0], key_states), 2)
-            value_states = torch.cat((before[1], value_states), 2)
-        self._entries[layer_idx] = key_states, value_states
-        return key_states, value_states

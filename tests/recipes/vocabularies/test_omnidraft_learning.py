@@ -32,7 +32,7 @@ from outpace.proof.mutants.cross_vocabulary import HiddenStop
 from outpace.proof.per_row_drafter import Apart
 from outpace.proof.reference import table_logits
 from outpace.recipes.vocabularies.omnidraft.early_stop import INTERVAL, AcceptanceHead, Stop
-from outpace.recipes.vocabularies.omnidraft.online_adam import OnlineAdam
+from outpace.drafters.learning.online_adam import OnlineAdam
 from outpace.recipes.vocabularies.omnidraft.online_distillation import OnlineDistillation
 from outpace.recipes.vocabularies.omnidraft.pair_merging import PairMergingDrafter
 from outpace.recipes.vocabularies.omnidraft.recipe import omnidraft

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from outpace.core.contracts import Step
-from outpace.recipes.vocabularies.omnidraft.online_adam import OnlineAdam, Weights
+from outpace.drafters.learning.online_adam import OnlineAdam, Weights
 
 REMEMBERED = 1024  # last verified draft tokens that the head learns from
 INTERVAL, UPDATES = 32, 4  # verified draft tokens between rounds of updates, and updates in a round

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from outpace.core.contracts import Step
+from outpace.drafters.learning.online_adam import OnlineAdam, Weights
 from outpace.models.hf.low_rank import LowRankAdapter
 from outpace.models.vocabulary import CrossVocabularyDraft
-from outpace.recipes.vocabularies.omnidraft.online_adam import OnlineAdam, Weights
 from outpace.sampling.divergence import cross_entropy, reverse_kl
 from outpace.sampling.topk import at_least_float32
 
