@@ -84,6 +84,7 @@ STARTS = {  # family -> what it needs, and the method to start with
     "relaxed acceptance": ("a draft model or a draft head", "medusa-typical"),
     "stages": ("a draft model, and one between or n-grams", "polybasic"),
     "control and routing": ("what its methods need", "auto"),
+    "online learning": ("a draft model or a draft head, run eagerly", "online-sd"),
     "overlap": ("a draft model, and idle cores or a second device", "pearl"),
     "batching and serving": ("nothing, or a draft model", "smartspec"),
 }

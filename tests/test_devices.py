@@ -80,9 +80,9 @@ QUICK = (
 ).split()
 
 
-# it makes a transformers model of the head when it is built, and these tensors cannot go through its trial
-# forward
-MAKES_A_MODEL = {"fr-spec"}
+# they make a transformers model of the head when they are built, and these tensors cannot go through its
+# trial forward
+MAKES_A_MODEL = {"aurora", "fr-spec"}
 # the same with some values of an option
 MAKES_A_MODEL_WITH = {"taps": {"routing": "average"}}
 

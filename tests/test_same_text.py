@@ -212,6 +212,7 @@ def built(name: str) -> Callable[[], Parts]:
 # without an index, or further samples, or as a target; or nothing is accepted at the exact limit, or from a
 # draft model that was not trained to fill masks
 NOTHING_DRAFTED = {
+    "aurora",  # an untrained head
     "autoregressive",
     "deer",
     "diffuspec",

@@ -33,6 +33,7 @@ OF_FAMILIES = (
     "eagle2",
     "layerskip",
     "medusa-typical",
+    "online-sd",
     "pearl",
     "polybasic",
     "smartspec",
@@ -50,10 +51,11 @@ def of_families(names: Iterable[str]) -> list[Any]:
     return only([name for name in OF_FAMILIES if name in given], given)
 
 
-# methods with the parts of another one, which differ from it in the head's network, its training or a search
+# methods with the parts of another one, which differ from it in the network, its training or a search
 # in tokens alone: tests of parts on whole models and proofs with every option run for the other one, proofs
 # with the default options and tests of the heads for all
 PARTS_OF = {
+    "aurora": "eagle3",
     "coral": "eagle2",
     "dart": "ddtree",
     "deer": "specdiff",
@@ -66,6 +68,7 @@ PARTS_OF = {
     "gumiho": "jakiro",
     "hass": "eagle",
     "mtp": "eagle2",
+    "online-sd": "speculative-sampling",
     "p-eagle": "parallelspec",
     "redrafter": "mlp-speculator",
     "s4c": "hydra",

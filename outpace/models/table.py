@@ -6,7 +6,8 @@ Letters: S contexts of `order` tokens, N nodes, V vocabulary size.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from weakref import ref
 
@@ -132,6 +133,39 @@ class TableTarget:
         first = cache.extend(tree, slots, gap, self)
         states = cache.states[first:]
         return Scores(first, self.logits[states], self._hidden(states, want))
+
+
+class LearningTable:
+    """A second table target that begins as another one, which stays as it is, and whose table is its weights:
+    they are replaced, never written to."""
+
+    def __init__(self, table: TableTarget) -> None:
+        self.target = copy.copy(table)
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        return (self.target.logits,)
+
+    def use(self, weights: tuple[Tensor, ...]) -> None:
+        """Give the model this table."""
+        (self.target.logits,) = weights
+
+    @contextmanager
+    def using(self, weights: tuple[Tensor, ...]) -> Iterator[None]:
+        """Context manager in which the model has another table."""
+        before = self.weights
+        self.use(weights)
+        try:
+            yield
+        finally:
+            self.use(before)
+
+    def logits(self, tokens: Tensor) -> Tensor:  # (T,) int64 -> (T, V)
+        """The logits after each of these tokens, with a gradient if gradients are enabled."""
+        states = [0]
+        for token in tokens.tolist():
+            states.append(self.target._after(states[-1], token))
+        return self.target.logits[states[1:]]
 
 
 class TableCache:

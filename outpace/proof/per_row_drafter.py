@@ -11,6 +11,8 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import torch
+
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Parts, Plan, Step
@@ -32,6 +34,7 @@ def row_by_row(
     if history is not None:
         history(example)
 
+    @torch.inference_mode(False)  # tensors copied in that mode take part in no gradient, as learning needs
     def drafter() -> Drafter:
         return copy.deepcopy(example.drafter, {id(model): model for model in shared})
 

@@ -8,11 +8,10 @@ PROGRAMS = frozenset({"draft-design"})
 
 PLANNED = frozenset(
     """
-    arbitrage aurora confu cspd dream dsp flash glide-cape gsd hivis
-    lantern longspec magicdec mulo-sd online-sd owl ralmspec ralmspec-knnlm
-    rapid specextend speckv specpc specpv specreason speculative-rag
-    speculative-streaming speculative-thinking speculative-verdict specvlm srm
-    stree vispec
+    arbitrage confu cspd dream dsp flash glide-cape gsd hivis lantern longspec
+    magicdec mulo-sd owl ralmspec ralmspec-knnlm rapid specextend speckv specpc
+    specpv specreason speculative-rag speculative-streaming speculative-thinking
+    speculative-verdict specvlm srm stree vispec
     """.split()
 )
 

@@ -22,11 +22,18 @@ def models(kind: str) -> Models:
     return PLANS[kind].models()
 
 
+# runs of methods whose drafters, one for each run, have a network that learns
+FEWER = {"aurora": 60}
+
+
 @pytest.mark.parametrize("name", of_families(names()))
 def test_drafts_are_accepted_and_the_distribution_is_the_promised_one(name: str) -> None:
     recipe = get(name)
-    proof = prove_default(recipe, models("peaked"), 200)
-    if proof.allowed and proof.accepted < 100:  # longer texts, so that more than a first token is accepted
+    most = FEWER.get(name, 200)
+    proof = prove_default(recipe, models("peaked"), most)
+    if (
+        proof.allowed and proof.accepted < 100 and name not in FEWER
+    ):  # longer texts, so that more than a first token is accepted
         proof = prove_default(recipe, models("peaked"), 600)
     assert proof.outcomes >= 5
     is_lossy = recipe.guarantee is Guarantee.LOSSY

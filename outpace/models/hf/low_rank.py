@@ -1,13 +1,14 @@
 """A transformers model with low-rank changes to its linear layers (LoRA, Hu et al. 2022), for models that
 learn while they decode. The model itself is never changed.
 
-Letters: T tokens, V vocabulary size, r rank, I inputs and O outputs of a linear layer.
+Letters: T tokens, K token ids of the model, r rank, I inputs and O outputs of a linear layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ class LowRankAdapter:
                 "a draft that was loaded in inference mode cannot learn: load it outside of "
                 "torch.inference_mode()"
             )
-        self.target = HFTarget(draft.model)
+        self._draft, self._rank = draft, rank
+        self.target = HFTarget(draft.model).fitted(draft.vocab)
         self._model = self.target.forward.model  # a private copy, which shares the weights
         generator = torch.Generator().manual_seed(0)
         weights: list[Tensor] = []
@@ -56,13 +58,27 @@ class LowRankAdapter:
                 inputs, outputs = weight.shape if isinstance(module, Conv1D) else weight.shape[::-1]
                 kind = torch.promote_types(torch.float32, weight.dtype)
                 down = torch.randn(rank, inputs, generator=generator, dtype=kind) * inputs**-0.5
-                module.register_forward_hook(self._hook(len(weights)))
+                module.register_forward_hook(partial(self._add, len(weights)))
                 weights += [down.to(weight.device), torch.zeros(outputs, rank, dtype=kind).to(weight.device)]
         if not weights:
             raise ValueError(
-                f"{type(draft.model).__name__} has no linear layers that could learn: leave out learn_every"
+                f"{type(draft.model).__name__} has no linear layers that could learn: use a method without "
+                "learning"
             )
         self._initial = self.weights = tuple(weights)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LowRankAdapter:
+        """An adapter of its own for the same model, with the same weights; in copies made with it, its target
+        takes the place of this one's."""
+        made = LowRankAdapter(self._draft, self._rank)
+        if self.weights is not self._initial:
+            made.weights = self.weights
+        memo[id(self.target)] = made.target
+        return made
+
+    def use(self, weights: tuple[Tensor, ...]) -> None:
+        """Give the model these weights."""
+        self.weights = weights
 
     @contextmanager
     def using(self, weights: tuple[Tensor, ...]) -> Iterator[None]:
@@ -73,16 +89,14 @@ class LowRankAdapter:
         finally:
             self.weights = before
 
-    def logits(self, tokens: Tensor) -> Tensor:  # (T,) int64 -> (T, V)
-        """The model's logits after each of these tokens, with a gradient if gradients are enabled."""
-        tokens = tokens.to(self.target.device)
+    def logits(self, tokens: Tensor) -> Tensor:  # (T,) int64 -> (T, K)
+        """The model's logits after each of these tokens, over the K token ids that it has itself, with a
+        gradient if gradients are enabled."""
+        tokens = tokens.to(self.target.device).clamp(max=self.target.own_vocab - 1)
         return self._model(input_ids=tokens[None], use_cache=False, return_dict=True).logits[0]
 
-    def _hook(self, index: int) -> Any:
-        def add(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            if self.weights is self._initial:
-                return output  # nothing is added yet
-            down, up = self.weights[index : index + 2]
-            return output + (inputs[0].to(down.dtype) @ down.mT @ up.mT).to(output.dtype)
-
-        return add
+    def _add(self, index: int, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if self.weights is self._initial:
+            return output  # nothing is added yet
+        down, up = self.weights[index : index + 2]
+        return output + (inputs[0].to(down.dtype) @ down.mT @ up.mT).to(output.dtype)

@@ -63,6 +63,7 @@ from outpace.proof.mutants.exits import ExitByToken
 from outpace.proof.mutants.fused_chains import fused
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
 from outpace.proof.mutants.kept_tokens import CutAfterDrawing, OtherOrder, WholeVocabularyClaimed
+from outpace.proof.mutants.learning import ClaimedByTheNextVersion
 from outpace.proof.mutants.look_ahead import conditioned_on_the_first_token, level_before_claimed
 from outpace.proof.mutants.most_confident import confident_of_draws
 from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithReplacement, informed
@@ -84,6 +85,8 @@ from outpace.proof.mutants.skip_sets import BestDraft, chosen_layers, most_proba
 from outpace.proof.mutants.windows import best_draft_claimed, confidence_claimed
 from outpace.recipes.control.disco import LearnedConfidence
 from outpace.recipes.control.specdec_pp import Survival
+from outpace.recipes.online.aurora.recipe import aurora
+from outpace.recipes.online.online_sd.recipe import online_sd
 from outpace.recipes.training_free.stand.recipe import NGramProbabilityDrafter
 from outpace.recipes.vocabularies.omnidraft.early_stop import Stop
 from outpace.recipes.vocabularies.omnidraft.pair_merging import PairMergingDrafter
@@ -386,6 +389,14 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant("merged without its condition", lambda: merging(Unconditioned)),
         Mutant("merged mass counted twice", lambda: merging(Unsubtracted)),
         Mutant("draft model updated before its claim", lambda: merging(ClaimedAfterUpdate)),
+        Mutant(
+            "draft claimed by the next version of the draft model",
+            lambda: ClaimedByTheNextVersion.of(online_sd.build(target, draft=draft, depth=2)),
+        ),
+        Mutant(
+            "draft claimed by the next version of the head",
+            lambda: ClaimedByTheNextVersion.of(aurora.build(target, depth=2)),
+        ),
         Mutant("pair ruled out by the stop", lambda: merging(CutPairs, HiddenStop(0.5))),
         Mutant("token that stops the draft dropped", lambda: merging(LastTokenDropped, HiddenStop(0.5))),
         Mutant("cut to shared tokens, not rescaled", lambda: renaming(NotRenormalised, cross_vocabulary)),

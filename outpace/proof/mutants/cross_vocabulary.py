@@ -186,7 +186,7 @@ class ClaimedAfterUpdate(PairMergingDrafter):
     def propose(self, ctx: Context, plan: Plan) -> Draft:
         model = self._cross_vocabulary.model
         assert isinstance(model, TableTarget)
-        ctx, before = replace(ctx, noise=_Remembered(ctx.noise)), model.logits
+        ctx, before = replace(ctx, noise=Remembered(ctx.noise)), model.logits
         super().propose(ctx, plan)
         try:
             model.logits = before.flip(-1)
@@ -195,7 +195,7 @@ class ClaimedAfterUpdate(PairMergingDrafter):
             model.logits = before
 
 
-class _Remembered(Chooser):
+class Remembered(Chooser):
     """Noise that makes each choice once and repeats it when asked again."""
 
     def __init__(self, noise: Noise) -> None:

@@ -20,6 +20,7 @@ from outpace.core.noise import Noise
 from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
+from outpace.drafters.learning.online_adam import OnlineAdam
 from outpace.drafters.lookup.prediction import PredictionDrafter
 from outpace.models.hf.low_rank import LowRankAdapter
 from outpace.models.hf.target import HFTarget
@@ -32,7 +33,6 @@ from outpace.proof.mutants.cross_vocabulary import HiddenStop
 from outpace.proof.per_row_drafter import Apart
 from outpace.proof.reference import table_logits
 from outpace.recipes.vocabularies.omnidraft.early_stop import INTERVAL, AcceptanceHead, Stop
-from outpace.drafters.learning.online_adam import OnlineAdam
 from outpace.recipes.vocabularies.omnidraft.online_distillation import OnlineDistillation
 from outpace.recipes.vocabularies.omnidraft.pair_merging import PairMergingDrafter
 from outpace.recipes.vocabularies.omnidraft.recipe import omnidraft

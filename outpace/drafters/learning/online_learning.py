@@ -1,0 +1,163 @@
+"""A drafter that learns, between steps, from what the target has verified."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from outpace.core.claim import Claim
+from outpace.core.context import Context
+from outpace.core.contracts import Draft, Drafter, Plan, Step
+from outpace.drafters.learning.online_adam import Weights
+from outpace.drafters.learning.versions import Versions
+
+KEPT = 4  # times the positions of an update that are kept of earlier ones, to be learned again
+
+
+class Lesson(Protocol):
+    """Positions of one text that are learned together, with all that their loss needs."""
+
+    @property
+    def num_positions(self) -> int: ...
+
+    def loss(self, weights: Weights) -> Tensor:
+        """The sum of the losses at the positions, of the model with these weights."""
+        ...
+
+
+class Lessons(Protocol):
+    """What a method notes of the texts that are decoded, by slot."""
+
+    def note(self, step: Step, row: int) -> int:
+        """Note what a step shows in a row; returns the number of positions to learn in it."""
+        ...
+
+    def take(self, slot: int) -> Lesson | None:
+        """What was noted of the slot's text since this was called last; None if that is nothing to learn."""
+        ...
+
+    def forget(self, slot: int) -> None:
+        """The text in this slot has ended."""
+        ...
+
+
+class OnlineLearning:
+    """Makes one update when `requests` requests have ended, or when `positions` positions are to be learned,
+    whichever comes first: so the buffer is bounded. For each lesson of an update, `replay` lessons of earlier
+    ones, drawn at random, are learned again, so that a new kind of text does not take the place of all
+    others.
+
+    An update is the mean of the loss over all its positions, with one backward pass for each lesson. Memory
+    besides that of `Versions`: the lessons, of at most (1 + KEPT) * `positions` positions and a step's.
+    """
+
+    def __init__(
+        self, lessons: Lessons, versions: Versions, *, requests: int, positions: int, replay: float
+    ) -> None:
+        """ValueError unless there is at least one request and one position, and `replay` is not negative."""
+        if requests < 1 or positions < 1 or replay < 0:
+            raise ValueError(
+                f"requests is {requests}, positions {positions} and replay {replay}: give at least one "
+                "request and one position, and a share of 0 or more"
+            )
+        self.versions, self._lessons = versions, lessons
+        self._requests, self._positions, self._replay = requests, positions, replay
+        self._ready: list[Lesson] = []  # of requests that have ended
+        self._open: dict[int, None] = {}  # slots of requests that have not, in the order of their first steps
+        self._kept, self._random = deque[Lesson](), Random(0)
+        self._num_ended = self._num_new = 0
+
+    def observe(self, step: Step) -> bool:
+        """Note what the step shows, whose draft is verified, while the next one is not drawn. Update the
+        weights if it is time; returns whether they have changed."""
+        forest = step.draft.tree.forest
+        # a session decodes in inference mode, whose tensors take no part in a backward pass
+        with torch.inference_mode(False), torch.no_grad():
+            for row, (slot, generated) in enumerate(zip(step.ctx.slots, step.generated, strict=True)):
+                self._open.setdefault(slot)
+                self._num_new += self._lessons.note(step, row)
+                if generated:
+                    leaf = step.verdict.leaf[row]
+                    rejected = bool(forest.children[leaf])
+                    self.versions.record(forest.depths[leaf] + rejected, forest.depths[leaf])
+        for row in step.finished:
+            self._end(step.ctx.slots[row])
+            self._num_ended += 1
+        if self._num_ended < self._requests and self._num_new < self._positions:
+            return False
+        return self._update()
+
+    def release(self, slots: Sequence[int]) -> None:
+        """The requests in these slots have ended; what they showed is learned with the next update."""
+        for slot in slots:
+            self._end(slot)
+
+    def _end(self, slot: int) -> None:
+        if slot in self._open:
+            del self._open[slot]
+            self._take(slot)
+            self._lessons.forget(slot)
+
+    @torch.inference_mode(False)
+    def _take(self, slot: int) -> None:
+        if lesson := self._lessons.take(slot):
+            self._ready.append(lesson)
+
+    def _update(self) -> bool:
+        for slot in self._open:
+            self._take(slot)
+        new, self._ready, self._num_ended, self._num_new = self._ready, [], 0, 0
+        if not new:
+            return False
+        again = self._random.sample(self._kept, min(len(self._kept), round(self._replay * len(new))))
+        self._kept += new
+        while sum(lesson.num_positions for lesson in self._kept) > KEPT * self._positions:
+            self._kept.popleft()
+        lessons = [*new, *again]
+        count = sum(lesson.num_positions for lesson in lessons)
+
+        def losses(weights: Weights) -> Iterator[Tensor]:
+            for lesson in lessons:
+                yield lesson.loss(weights) / count
+
+        return self.versions.update(losses)
+
+
+class LearningDrafter:
+    """Implementation of core.contracts.Drafter: another drafter, whose weights learn in `observe`, the only
+    place where they change: in a step's `observe` its draft has been verified in every row, and none is
+    pending. So each draft was drawn from the distributions that it claims."""
+
+    learns_across_rows = True
+
+    def __init__(
+        self,
+        model: object,
+        drafter: Drafter,
+        learning: OnlineLearning,
+        forget: Callable[[], None] | None = None,
+    ) -> None:
+        """`model`: the one that drafts, and learns. `forget`: drops what `drafter` has computed with other
+        weights, which then is computed anew; None: it is used on."""
+        # first, since a copy of it says in `deepcopy`'s memo which model takes the place of its own
+        self._model = model
+        self.drafter, self.learning, self._forget = drafter, learning, forget
+        self.want, self.drafts_across_rows = drafter.want, drafter.drafts_across_rows
+        self.claims: tuple[type[Claim], ...] = drafter.claims
+
+    def propose(self, ctx: Context, plan: Plan) -> Draft:
+        return self.drafter.propose(ctx, plan)
+
+    def observe(self, step: Step) -> None:
+        self.drafter.observe(step)
+        if self.learning.observe(step) and self._forget is not None:
+            self._forget()
+
+    def release(self, slots: Sequence[int]) -> None:
+        self.learning.release(slots)
+        self.drafter.release(slots)

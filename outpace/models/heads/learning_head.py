@@ -1,0 +1,72 @@
+"""A draft head whose own weights can be exchanged while it is in use."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from outpace.models.heads.draft_head import DraftHead
+from outpace.models.heads.head_model import HeadModel
+
+
+class LearningHead:
+    """A copy of a head, which shares with it what both have of the target. The given head stays as it is.
+
+    `weights` holds the head's own parameters without its embedding, at least float32; they are replaced,
+    never written to. Memory: the head once more, and `weights` where they have another dtype. ValueError for
+    a compiled head."""
+
+    def __init__(self, opened: HeadModel) -> None:
+        if opened.model.compiled is not None:
+            raise ValueError(
+                "only a head that runs eagerly can learn, and this one is compiled: load it without compile, "
+                "or use a method without learning"
+            )
+        self._given, head = opened, opened.head
+        shared = [head.get_submodule(name.removesuffix(".")) for name in head.from_target]
+        with torch.inference_mode(False), torch.no_grad():
+            made = copy.deepcopy(head, {id(module): module for module in shared})
+            names = [name for name in made.own if not name.startswith("embed_tokens.")]
+            self._own = {name: made.own[name] for name in names}
+            self.weights = tuple([_at_least_float32(each) for each in self._own.values()])
+        self.opened, self._reading = HeadModel(made), _Reading(made)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LearningHead:
+        """A head of its own with the same weights; in copies made with it, it takes the place of this one."""
+        made = LearningHead(self._given)
+        made.use(self.weights)
+        memo[id(self.opened)] = made.opened
+        return made
+
+    def use(self, weights: tuple[Tensor, ...]) -> None:
+        """Give the head these weights."""
+        self.weights = weights
+        with torch.inference_mode(False):
+            for parameter, weight in zip(self._own.values(), weights, strict=True):
+                parameter.data = weight.to(parameter.dtype)
+
+    def run(self, weights: tuple[Tensor, ...], reading: Callable[[DraftHead], Tensor]) -> Tensor:
+        """What `reading` returns for the head with other weights, with a gradient for these."""
+        named = zip(self._own.items(), weights, strict=True)
+        given = {f"head.{name}": weight.to(own.dtype) for (name, own), weight in named}
+        return torch.func.functional_call(self._reading, given, (reading,))
+
+
+def _at_least_float32(weight: Tensor) -> Tensor:
+    """A copy."""
+    return weight.detach().to(torch.promote_types(torch.float32, weight.dtype), copy=True)
+
+
+class _Reading(nn.Module):
+    """Lets `functional_call` run more of a head than its forward."""
+
+    def __init__(self, head: DraftHead) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, reading: Callable[[DraftHead], Tensor]) -> Tensor:
+        return reading(self.head)

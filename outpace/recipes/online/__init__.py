@@ -1,0 +1,1 @@
+"""Methods whose drafters learn from what is decoded."""
