@@ -21,8 +21,8 @@ from outpace.decode import Session
 from outpace.models.eager.recurrent_cache import RecurrentCache
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import FLOAT32_BOUND, Models, recurrent_models
-from outpace.proof.mutants.recurrent_path import by_chain, recurrent_mutants
-from outpace.proof.mutants.transformers_path import by_draft_model, decoding_error
+from outpace.proof.mutants.recurrent_path import by_chain, by_levels, recurrent_mutants
+from outpace.proof.mutants.transformers_path import decoding_error
 from outpace.proof.suite import CAUGHT, prove_default
 from outpace.recipes import get, names
 from outpace.sampling.target_probs import LazyTargetProbs
@@ -74,7 +74,7 @@ def test_a_planted_mistake_is_caught(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafting", [by_chain, by_draft_model])
+@pytest.mark.parametrize("drafting", [by_chain, by_levels])
 def test_without_a_mistake_the_distribution_is_plain_decoding(drafting: Callable[[Models], Parts]) -> None:
     assert decoding_error(recurrent_models("bamba"), drafting) <= FLOAT32_BOUND
 

@@ -14,7 +14,8 @@ from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 
 from outpace.api.settings import resolve_settings
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.eager.recurrent_tree import parents_of, trunk_and_levels
+from outpace.models.eager.recurrent_forward import RecurrentForward
+from outpace.models.eager.recurrent_tree import levels_below_root, parents_of
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import RecurrentCode, recurrent_models
 from outpace.proof.suite import Subject, ragged
@@ -35,19 +36,16 @@ FAMILIES = (
 )
 
 
-def test_a_tree_is_read_as_its_trunk_and_then_by_levels() -> None:
+def test_the_nodes_below_the_root_are_read_by_levels() -> None:
     parents = [-1, 0, 1, 1, 2, 3, 3]
     visible = torch.zeros(7, 7, dtype=torch.bool)
     for node, parent in enumerate(parents):
         visible[node] = visible[parent] if node else False
         visible[node, node] = True
     assert parents_of(visible) == parents
-    assert trunk_and_levels(parents, 0) == (2, [[2, 3], [4, 5, 6]])
-    # nodes that were read before are among them where new ones descend from them, and belong to the trunk
-    # where all do
-    assert trunk_and_levels(parents, 4) == (2, [[2, 3], [4, 5, 6]])
-    assert trunk_and_levels(parents, 5) == (2, [[3], [5, 6]])
-    assert trunk_and_levels([-1, 0, 1, 2, 2], 3) == (3, [[3, 4]])
+    assert levels_below_root(parents, 0) == [[1], [2, 3], [4, 5, 6]]
+    # nodes that were read before are among them where new ones descend from them
+    assert levels_below_root(parents, 5) == [[1], [3], [5, 6]]
 
 
 class Texts:
@@ -105,6 +103,20 @@ def test_nodes_of_any_tree_have_the_logits_of_their_paths(
     """Also of trees that follow unread tokens, that grow in several forwards, and that were taken back."""
     texts = Texts(tiny(name), seed=1)
     assert not texts.target.chains_only
+    assert max(texts.step() for _ in range(12)) < EXACT
+
+
+@pytest.mark.parametrize(
+    "name", only({"bamba"}, ("granitemoehybrid", "bamba", "nemotron_h", "zamba2", "mamba2"))
+)
+def test_mamba_2_reads_trees_in_one_product_as_level_by_level(
+    name: str, tiny: Any, float64_throughout: None
+) -> None:
+    """The test before this one reads their trees in products."""
+    texts = Texts(tiny(name), seed=2)
+    forward = texts.target.forward
+    assert isinstance(forward, RecurrentForward) and forward.products
+    forward.products = ()
     assert max(texts.step() for _ in range(12)) < EXACT
 
 

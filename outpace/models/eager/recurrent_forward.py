@@ -5,7 +5,7 @@ Letters: V vocabulary size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -28,6 +28,7 @@ from outpace.models.eager.recurrent_layer import (
 )
 from outpace.models.eager.recurrent_states import LayerStates, States, copied, fresh_states
 from outpace.models.eager.recurrent_tree import tree_reading
+from outpace.models.eager.tree_product import NodesOfTree
 from outpace.models.forward.outputs import ForwardOutputs
 from outpace.models.forward.request import ForwardRequest
 from outpace.models.forward.row_inputs import RowInputs
@@ -48,6 +49,7 @@ class RecurrentForward(Forward):
         super().__init__(model)
         self._fresh = fresh_states(model)
         self._layers: dict[int, RecurrentLayer] = {}
+        self.products: Collection[int] = ()  # layers that read trees in one product; `probe` sets it
 
     def trial_cache(self, *, tuples: bool = False) -> ProbeCache:
         return RecurrentProbe(self._by_layer(copied(self._fresh)), tuples=tuples)
@@ -116,10 +118,10 @@ class RecurrentForward(Forward):
         before, after, readings, end = list[States](), list[States](), list[RowReading](), 0
         for row in inputs.rows:
             begin, end = end, end + row.end - row.start
-            found = tree_reading(row, cache.records(row.slot))
-            trunk, tree = (row.end, None) if found is None else found
-            before.append(self._states(cache, row.slot, min(row.start, trunk)))
-            after.append(States(trunk, copied(before[-1].layers)))
+            tree = tree_reading(row, cache.records(row.slot), self.products)
+            last = row.end if tree is None else row.base + 1  # states after this many tokens are kept
+            before.append(self._states(cache, row.slot, min(row.start, last)))
+            after.append(States(last, copied(before[-1].layers)))
             readings.append(RowReading(begin, end, self._by_layer(after[-1].layers), tree))
         with self._reading(readings):
             outputs = super()._run(inputs, request)
@@ -172,6 +174,9 @@ class RecurrentForward(Forward):
             self.scores_trees = self._reads_trees(cache, text, record.calls, rounding)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             self.scores_trees = False  # a batch is more than the code of such a layer can read
+        self.products = frozenset(
+            [index for index, call in record.calls.items() if self._reads_in_product(index, call, rounding)]
+        )
         return end.num_bytes
 
     def _check_read(
@@ -201,12 +206,8 @@ class RecurrentForward(Forward):
         """Whether the layers read a tree as they read its paths: a root with two children, the second
         of which has one too. `calls`: of layers that have read `text` (8,)."""
         path, beside = torch.tensor([0, 2, 3]), torch.tensor([0, 1])
-        both, one = torch.tensor([1, 2]), torch.tensor([3])
-        levels = [[Siblings(both, torch.zeros_like(both))], [Siblings(one, torch.ones_like(one))]]
-        tree = TreeReading(1, levels, torch.arange(4))
         for index, call in calls.items():
-            row = RowReading(0, 4, self._by_layer(copied(self._fresh)), tree)
-            read = self._layers[index].by_row(call.part(slice(4)), row, StatesAlone(row.states))
+            read = self._small_tree(index, call)
             for tokens in (path, beside):
                 states = StatesAlone(self._by_layer(copied(self._fresh)))
                 chain = self._layers[index].in_parts(call.part(tokens), [1] * len(tokens), states)
@@ -216,6 +217,26 @@ class RecurrentForward(Forward):
         visible[2:, 1] = False
         self._check_read(cache, 1, 0, text[:4], visible)  # raises an error if the model cannot read a tree
         return True
+
+    def _small_tree(self, index: int, call: LayerCall, *, in_product: bool = False) -> list[Tensor]:
+        """The outputs of a recurrent layer for the first four tokens of a call, of which the second and the
+        third are children of the first, and the last one is a child of the third."""
+        both, one = torch.tensor([1, 2]), torch.tensor([3])
+        levels = [[Siblings(both, torch.zeros_like(both))], [Siblings(one, torch.ones_like(one))]]
+        products, nodes = ([index], NodesOfTree([-1, -1, 1])) if in_product else ((), None)
+        tree = TreeReading(1, levels, torch.arange(4), nodes, products)
+        row = RowReading(0, 4, self._by_layer(copied(self._fresh)), tree)
+        return self._layers[index].by_row(call.part(slice(4)), row, StatesAlone(row.states))
+
+    def _reads_in_product(self, index: int, call: LayerCall, rounding: float) -> bool:
+        """Whether a layer's outputs are those of Mamba 2, by which it may read a tree in one product."""
+        if not self.scores_trees or not self._layers[index].is_mamba2:
+            return False
+        try:
+            by_level, at_once = (self._small_tree(index, call, in_product=way) for way in (False, True))
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            return False
+        return _all_alike(by_level, at_once, rounding)
 
 
 def _all_alike(tensors: Sequence[Tensor], others: Sequence[Tensor], rounding: float) -> bool:

@@ -11,7 +11,7 @@ Letters: n tokens of one row, N of all rows, m nodes of one level of a tree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, LinearAttentionLayer
 
 from outpace.models.eager.recurrent_states import chosen, joined
+from outpace.models.eager.tree_product import NodesOfTree, is_mamba2, tree_product
 
 # outputs of linear layers are recorded for calls of at most MOST_OUTPUTS tokens: a prompt's need much memory
 MOST_OUTPUTS = 64
@@ -90,7 +91,7 @@ def _hidden(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Siblings:
-    """Nodes of one level of a tree whose parents are in the level before, or at the trunk's end."""
+    """Nodes of one level of a tree, whose parents are in the level before, or the root."""
 
     tokens: Tensor  # (m,) int64 indices of the nodes among the row's tokens in the forward that reads them
     parents: Tensor  # (m,) int64 indices among the states of the level before
@@ -100,11 +101,14 @@ class Siblings:
 
 @dataclass(frozen=True, eq=False)
 class TreeReading:
-    """How recurrent layers read the tree of one row: its trunk in one call, then each level as a batch."""
+    """How recurrent layers read the tree of one row: tokens up to the root in one call, then each level."""
 
-    trunk: int  # number of the row's first tokens in this forward that precede all others on their paths
+    trunk: int  # number of tokens up to the root; 0 if an earlier forward has read it
     levels: Sequence[Sequence[Siblings]]
     places: Tensor  # (n,) int64 place of each token of the row in the order of trunk and levels
+    # the nodes below the root in that order; None: earlier forwards have read some of them
+    nodes: NodesOfTree | None = None
+    products: Collection[int] = ()  # the layers that read these nodes in one product
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +117,8 @@ class RowReading:
 
     begin: int  # index of its first token among the tokens of all rows
     end: int  # index after its last token
-    # by layer, as transformers' cache has them, changed in place, of a tree by its trunk; None: no states
+    # by layer, as transformers' cache has them, changed in place, but not by nodes below a root; None: no
+    # states
     states: list[Any]
     tree: TreeReading | None = None  # None: a chain
     calls: dict[int, LayerCall] = field(default_factory=dict)  # layer -> its call for this row
@@ -137,6 +142,11 @@ class RecurrentLayer:
         for module in layer.modules():
             if isinstance(module, nn.Linear):
                 vars(module)["forward"] = partial(self._linear, module, module.forward)
+
+    @property
+    def is_mamba2(self) -> bool:
+        """Whether the layer may read trees in one product."""
+        return is_mamba2(self._layer)
 
     def repeat(self, call: LayerCall, begin: int, end: int, cache: Cache) -> None:
         """Repeat a call for its tokens begin to end - 1; changes the layer's states in `cache`."""
@@ -193,12 +203,15 @@ class RecurrentLayer:
     def _read_tree(
         self, forward: Callable[..., Any], row: RowReading, tree: TreeReading, cache: Cache
     ) -> Any:
-        """The trunk with the row's states, then each level with copies of its parents' states."""
+        """The root and the tokens before it with the row's states, then the nodes below it: in one product,
+        or each level with copies of its parents' states."""
         assert self._whole is not None
         whole, call, states = self._whole, row.calls[self._index], row.states[self._index]
         parts, outputs = list[LayerCall](), list[Any]()
 
-        def read(part: LayerCall, take: Callable[[Tensor], Tensor]) -> None:
+        def read(
+            part: LayerCall, take: Callable[[Tensor], Tensor], forward: Callable[..., Any] = forward
+        ) -> None:
             output = self._run(forward, part, take, cache)
             parts.append(part)
             outputs.append(_changed(output, part.hidden.shape[:2], _in_line))
@@ -207,7 +220,12 @@ class RecurrentLayer:
             tokens = slice(row.begin, row.begin + tree.trunk)
             cache.layers = row.states
             read(whole.part(tokens), partial(_some, tokens=tokens))
-        for level in tree.levels:
+        in_product = tree.nodes is not None and self._index in tree.products
+        if tree.nodes is not None and in_product:
+            tokens = row.begin + torch.cat([siblings.tokens for level in tree.levels for siblings in level])
+            product = partial(self._product, tree.nodes, states)
+            read(whole.part(tokens), partial(_some, tokens=tokens), product)
+        for level in () if in_product else tree.levels:
             after = list[LinearAttentionLayer]()
             for siblings in level:
                 after.append(chosen(states, siblings.parents))
@@ -227,6 +245,9 @@ class RecurrentLayer:
                 call.outputs.append(_some(torch.cat(known, 1), tree.places) if complete else None)
         joined_outputs = _joined(outputs, [part.num_tokens for part in parts])
         return _changed(joined_outputs, (1, call.num_tokens), partial(_some, tokens=tree.places))
+
+    def _product(self, tree: NodesOfTree, states: LinearAttentionLayer, *args: Any, **kwargs: Any) -> Tensor:
+        return tree_product(self._layer, tree, states, _hidden(args, kwargs))
 
     def _run(
         self, forward: Callable[..., Any], call: LayerCall, take: Callable[[Tensor], Tensor], cache: Cache

@@ -1,4 +1,4 @@
-"""The order in which recurrent layers read a row's draft tree: its trunk, then level by level.
+"""The order in which recurrent layers read a row's draft tree: up to its root, then level by level.
 
 A recurrent layer reads a node from the states after its parent, so the nodes of one level do not depend on
 one another: they are a batch of texts of one token each.
@@ -8,13 +8,14 @@ Letters: n nodes of one row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from outpace.models.eager.recurrent_cache import Record
 from outpace.models.eager.recurrent_layer import Siblings, TreeReading
+from outpace.models.eager.tree_product import NodesOfTree
 from outpace.models.forward.row_inputs import RowInputs
 
 
@@ -24,10 +25,9 @@ def parents_of(visible: Tensor) -> list[int]:  # (n, n) bool -> (n,)
     return ((visible.tril(-1) * numbers).amax(1) - 1).tolist()
 
 
-def trunk_and_levels(parents: Sequence[int], first: int) -> tuple[int, list[list[int]]]:  # (n,)
-    """The nodes that must be read so that the states before every node from `first` on are known. Returns the
-    number of nodes in the trunk, the first nodes that are on all their paths, and the other ones by level.
-    Nodes before `first` are among them if later ones descend from them."""
+def levels_below_root(parents: Sequence[int], first: int) -> list[list[int]]:  # (n,)
+    """The nodes below the root that must be read so that the states before every node from `first` on are
+    known, by level. Nodes before `first` are among them if later ones descend from them."""
     needed = set(range(first, len(parents)))
     for node in range(len(parents) - 1, 0, -1):
         if node in needed:
@@ -35,24 +35,24 @@ def trunk_and_levels(parents: Sequence[int], first: int) -> tuple[int, list[list
     children: list[list[int]] = [[] for _ in parents]
     for node in sorted(needed)[1:]:
         children[parents[node]].append(node)
-    trunk = 1
-    while children[trunk - 1] == [trunk]:
-        trunk += 1
-    levels, level = list[list[int]](), [trunk - 1]
+    levels, level = list[list[int]](), [0]
     while level := [child for node in level for child in children[node]]:
         levels.append(level)
-    return trunk, levels
+    return levels
 
 
-def tree_reading(row: RowInputs, records: Sequence[Record]) -> tuple[int, TreeReading] | None:
-    """The cache position after a row's trunk, and how recurrent layers read its new nodes; None for a chain.
-    `records`: of the row's slot, in earlier forwards."""
+def tree_reading(
+    row: RowInputs, records: Sequence[Record], products: Collection[int] = ()
+) -> TreeReading | None:
+    """How recurrent layers read the new nodes of a row; None for a chain. `records`: of the row's slot, in
+    earlier forwards. `products`: layers that can read a tree at once."""
     if row.visible is None:
         return None
     parents = parents_of(row.visible)
-    trunk, levels = trunk_and_levels(parents, max(0, row.start - row.base))
-    end = row.base + trunk
-    read, place = list(range(row.start, end)), {trunk - 1: 0}  # node -> index of its states in its level
+    levels = levels_below_root(parents, max(0, row.start - row.base))
+    trunk = max(0, row.base + 1 - row.start)
+    read = list(range(row.start, row.start + trunk))
+    place = {0: 0}  # node -> index of its states among those of its level
     siblings = list[list[Siblings]]()
     for level in levels:
         at = [row.base + node for node in level]
@@ -67,5 +67,8 @@ def tree_reading(row: RowInputs, records: Sequence[Record]) -> tuple[int, TreeRe
                 place |= {node: len(place) + index for index, node in enumerate(nodes)}
                 read += [row.base + node for node in nodes] if calls is None else []
         siblings.append(groups)
-    places = torch.tensor(read).argsort()
-    return end, TreeReading(max(0, end - row.start), siblings, places)
+    nodes = None
+    if products and all(each.calls is None for level in siblings for each in level):
+        order = {node: index for index, node in enumerate([node for level in levels for node in level])}
+        nodes = NodesOfTree([order.get(parents[node], -1) for node in order])
+    return TreeReading(trunk, siblings, torch.tensor(read).argsort(), nodes, products)

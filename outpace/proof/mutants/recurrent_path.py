@@ -4,11 +4,12 @@ discarded, and which states the nodes of a tree are read from. The distribution 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts
@@ -19,7 +20,9 @@ from outpace.models.eager.recurrent_forward import RecurrentForward
 from outpace.models.eager.recurrent_layer import RowReading, Siblings, TreeReading
 from outpace.models.eager.recurrent_states import LayerStates, States
 from outpace.models.eager.recurrent_tree import tree_reading
+from outpace.models.eager.tree_product import NodesOfTree
 from outpace.models.forward.row_inputs import RowInputs
+from outpace.models.hf.target import HFTarget
 from outpace.proof.models import Models
 from outpace.proof.mutants.transformers_path import TransformersMutant, by_draft_model
 from outpace.verifiers.rejection import Rejection
@@ -27,6 +30,7 @@ from outpace.verifiers.rejection import Rejection
 original_states_before = RecurrentCache.states_before
 original_states = RecurrentForward._states
 original_reading = RecurrentForward._reading
+original_nodes = NodesOfTree.__init__
 
 
 def states_after_discarded_tokens(self: RecurrentCache, slot: int, position: int) -> States | None:
@@ -67,33 +71,44 @@ def states_of_the_first_row(
     return original_reading(self, [replace(row, states=rows[0].states) for row in rows])
 
 
-def siblings_in_turn(row: RowInputs, records: Sequence[Record]) -> None:
+def siblings_in_turn(row: RowInputs, records: Sequence[Record], products: Collection[int]) -> None:
     """Mutant: the nodes of a tree are read as a chain, each from the states after the node before it."""
 
 
 def states_of_the_parents_sibling(
-    row: RowInputs, records: Sequence[Record]
-) -> tuple[int, TreeReading] | None:
+    row: RowInputs, records: Sequence[Record], products: Collection[int]
+) -> TreeReading | None:
     """Mutant: all nodes of a level are read from the states after the first node of the level before."""
-    found = tree_reading(row, records)
-    if found is None:
+    tree = tree_reading(row, records, products)
+    if tree is None:
         return None
-    trunk, tree = found
     levels = [
         [replace(siblings, parents=torch.zeros_like(siblings.parents)) for siblings in level]
         for level in tree.levels
     ]
-    return trunk, replace(tree, levels=levels)
+    return replace(tree, levels=levels)
 
 
-def states_of_the_root(row: RowInputs, records: Sequence[Record]) -> tuple[int, TreeReading] | None:
+def states_of_the_root(
+    row: RowInputs, records: Sequence[Record], products: Collection[int]
+) -> TreeReading | None:
     """Mutant: nodes of all levels are read from the states that those of the first level are read from."""
-    found = tree_reading(row, records)
-    if found is None:
+    tree = tree_reading(row, records, products)
+    if tree is None:
         return None
-    trunk, tree = found
     tokens = torch.cat([each.tokens for level in tree.levels for each in level if each.calls is None])
-    return trunk, replace(tree, levels=[[Siblings(tokens, torch.zeros_like(tokens))]])
+    return replace(tree, levels=[[Siblings(tokens, torch.zeros_like(tokens))]])
+
+
+def product_over_siblings(self: NodesOfTree, parents: Sequence[int]) -> None:
+    """Mutant: the product over a tree has a node's siblings on its path."""
+    original_nodes(self, parents)
+    self.ancestors = torch.ones_like(self.ancestors).tril()
+
+
+def convolution_over_siblings(self: NodesOfTree, width: int) -> Tensor:
+    """Mutant: the convolution of a node reads the nodes before it, in place of those on its path."""
+    return torch.arange(1, width + 1) + torch.arange(len(self.ancestors))[:, None]
 
 
 def first_nodes_read_again(self: RecurrentCache, slot: int, path: Sequence[int]) -> None:
@@ -103,6 +118,13 @@ def first_nodes_read_again(self: RecurrentCache, slot: int, path: Sequence[int])
 def by_chain(models: Models) -> Parts:
     """A chain of a draft model with a recurrent layer."""
     return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(2))
+
+
+def by_levels(models: Models) -> Parts:
+    """A tree that no layer reads in one product."""
+    assert isinstance(models.target, HFTarget) and isinstance(models.target.forward, RecurrentForward)
+    models.target.forward.products = ()
+    return by_draft_model(models)
 
 
 def recurrent_mutants() -> list[TransformersMutant]:
@@ -115,14 +137,18 @@ def recurrent_mutants() -> list[TransformersMutant]:
         "states of the first row": ((RecurrentForward, "_reading"), states_of_the_first_row),
         "states changed in place": ((recurrent_forward, "copied"), uncopied),
     }
-    in_trees = {
+    by_level = {
         "states after the sibling": (reading, siblings_in_turn),
         "states after the parent's sibling": (reading, states_of_the_parents_sibling),
         "states after the root at every level": (reading, states_of_the_root),
         "first nodes read again": ((RecurrentCache, "_follow"), first_nodes_read_again),
     }
+    in_product = {
+        "product over siblings": ((NodesOfTree, "__init__"), product_over_siblings),
+        "convolution over siblings": ((NodesOfTree, "windows"), convolution_over_siblings),
+    }
     return [
         TransformersMutant(name, {place: function}, parts=parts)
-        for wrong, parts in ((in_chains, by_chain), (in_trees, by_draft_model))
+        for wrong, parts in ((in_chains, by_chain), (by_level, by_levels), (in_product, by_draft_model))
         for name, (place, function) in wrong.items()
     ]

@@ -1,0 +1,91 @@
+"""A tree read by a Mamba 2 layer in one call (STree; Wu et al. 2025): one masked product per head.
+
+The decay of such a layer is a number per head and token, so the output of a node is a sum over its path:
+
+    y_i = exp(s_i) C_i H + sum_j exp(s_i - s_j) dt_j (C_i . B_j) x_j + D x_i
+
+with the state H before the tree, j the nodes from the tree's beginning to i, and s_i the sum of dt_j A over
+them. No node has a state of its own. In layers of other kinds (delta rule, Mamba 1) decays are matrices or
+differ by channel, and the sum is no product of this form.
+
+Letters: m nodes, H heads, P channels of a head, G groups, S state size, C channels of the convolution, W its
+width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+from transformers.cache_utils import LinearAttentionLayer
+
+PARTS = ("in_proj", "conv1d", "dt_bias", "A_log", "D", "norm", "out_proj", "act")
+
+
+def is_mamba2(layer: Any) -> bool:
+    """Whether a layer has the parts of Mamba 2, a norm with a gate among them."""
+    if not all(hasattr(layer, name) for name in PARTS) or isinstance(layer.norm, nn.Identity):
+        return False
+    sizes = layer.out_proj.in_features + layer.conv1d.out_channels + len(layer.A_log)
+    return bool(layer.in_proj.out_features == sizes)
+
+
+class NodesOfTree:
+    """Nodes of a tree in an order in which parents come first."""
+
+    def __init__(self, parents: Sequence[int]) -> None:
+        """`parents` (m,): the place of each node's parent; -1 if it is the token before the tree."""
+        self._parents = parents
+        ancestors = torch.eye(len(parents), dtype=torch.bool)
+        for node, parent in enumerate(parents):
+            if parent >= 0:
+                ancestors[node] |= ancestors[parent]
+        self.ancestors = ancestors  # (m, m) which nodes are on each node's path, itself included
+        self._windows: dict[int, Tensor] = {}
+
+    def windows(self, width: int) -> Tensor:  # (m, W) int64
+        """For each node the last `width` inputs on its path, oldest first: 0 to `width` - 1 are those before
+        the tree, `width` + i that of node i."""
+        if width not in self._windows:
+            rows = list[list[int]]()
+            for node, parent in enumerate(self._parents):
+                above = rows[parent] if parent >= 0 else list(range(width))
+                rows.append([*above[1:], width + node])
+            self._windows[width] = torch.tensor(rows)
+        return self._windows[width]
+
+
+def tree_product(layer: Any, tree: NodesOfTree, before: LinearAttentionLayer, hidden: Tensor) -> Tensor:
+    """The outputs (1, m, D) of a Mamba 2 layer at the nodes of a tree, from its inputs (1, m, D) and the
+    states before the tree, which stay as they are. Computed in float32, as transformers does."""
+    past, state = before.conv_states[0], before.recurrent_states[0]
+    assert past is not None and state is not None
+    heads, size, width = len(layer.A_log), state.shape[-1], layer.conv1d.kernel_size[0]
+    inner, channels = layer.out_proj.in_features, layer.conv1d.out_channels
+    device = hidden.device
+    gate, inputs, steps = layer.in_proj(hidden).split([inner, channels, heads], -1)
+    # (m, W, C): the inputs that the convolution reads at each node
+    read = torch.cat((past[0, :, -width:].transpose(0, 1).to(inputs.dtype), inputs[0]))
+    read = read[tree.windows(width).to(device)]
+    convolved = (read * layer.conv1d.weight[:, 0].transpose(0, 1)).sum(1)
+    if layer.conv1d.bias is not None:
+        convolved = convolved + layer.conv1d.bias
+    groups = (channels - inner) // (2 * size)
+    values, keys, queries = layer.act(convolved).float().split([inner, groups * size, groups * size], -1)
+    values = values.unflatten(-1, (heads, -1))  # (m, H, P)
+    keys = keys.unflatten(-1, (groups, size)).repeat_interleave(heads // groups, 1)  # (m, H, S)
+    queries = queries.unflatten(-1, (groups, size)).repeat_interleave(heads // groups, 1)
+    time = softplus((steps[0] + layer.dt_bias).float())  # (m, H)
+    decay = (tree.ancestors.to(device, time.dtype) @ (time * -layer.A_log.float().exp())).transpose(0, 1)
+    # masked before exp: off a path the difference may be large
+    apart = (decay[:, :, None] - decay[:, None]).masked_fill(~tree.ancestors.to(device), float("-inf"))
+    weights = apart.exp() * time.transpose(0, 1)[:, None]  # (H, m, m)
+    weights = weights * torch.einsum("ihs,jhs->hij", queries, keys)
+    sums = torch.einsum("hij,jhp->ihp", weights, values)
+    from_state = torch.einsum("ihs,hps->ihp", queries, state[0].to(queries.dtype))
+    sums = sums + from_state * decay.exp().transpose(0, 1)[:, :, None] + values * layer.D.float()[:, None]
+    outputs = layer.norm(sums.flatten(1)[None].to(gate.dtype), gate)
+    return layer.out_proj(outputs.to(hidden.dtype))
