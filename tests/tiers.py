@@ -72,6 +72,7 @@ PARTS_OF = {
     "p-eagle": "parallelspec",
     "redrafter": "mlp-speculator",
     "s4c": "hydra",
+    "stree": "specinfer",
 }
 
 

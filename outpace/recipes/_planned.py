@@ -11,7 +11,7 @@ PLANNED = frozenset(
     arbitrage confu cspd dream dsp flash glide-cape gsd hivis lantern longspec
     magicdec mulo-sd owl ralmspec ralmspec-knnlm rapid specextend speckv specpc
     specpv specreason speculative-rag speculative-streaming speculative-thinking
-    speculative-verdict specvlm srm stree vispec
+    speculative-verdict specvlm srm vispec
     """.split()
 )
 

@@ -202,7 +202,7 @@ def test_speculative_config_names_method_and_options(loaded, tiny):
         ({"method": "speculative-sampling"}, "needs draft: a smaller model with the same vocabulary"),
         ({"method": "prompt-lookup", "batch": 0}, "batch is 0"),
         ({"method": 7}, "a method is a name"),
-        ({"method": "stree"}, "stree is a published method that outpace does not have yet"),
+        ({"method": "vispec"}, "vispec is a published method that outpace does not have yet"),
         ({"max_new_tokens": 4}, "there is no option max_new_tokens: use max_tokens"),
         ({"do_sample": True}, "do_sample: use temperature: above 0 samples"),
         ({"num_return_sequences": 2}, "use n"),

@@ -41,7 +41,7 @@ def error_message(result, code: int) -> str:
             ("--method", "fast-draft", "def"),
             "use `outpace train fastdraft`, then the method speculative-sampling",
         ),
-        (("--method", "stree", "def"), "stree is a published method that outpace does not have yet"),
+        (("--method", "vispec", "def"), "vispec is a published method that outpace does not have yet"),
         ((*PLAIN, "--model", "x", "def"), "there is no option --model: use --target"),
         ((*PLAIN, "--max-new-tokens=4", "def"), "there is no option --max-new-tokens: use --max-tokens"),
         ((*PLAIN, "--stream", "def"), "one text is always streamed"),
