@@ -2,8 +2,8 @@
 
 Such a layer keeps, in place of keys and values of every token, a state of fixed size that each token changes.
 A state cannot be taken back to an earlier token. So the states before each forward are copied, and the inputs
-of the recurrent layers in that forward are recorded. If only the first tokens or one path of it are committed,
-the recurrent layers alone are run again for these tokens, from the copy.
+of the recurrent layers in that forward are recorded. If only its first tokens, or a path of its tree, are
+committed, the recurrent layers alone are run again for these tokens, from the copy.
 """
 
 from __future__ import annotations
