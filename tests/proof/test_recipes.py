@@ -10,6 +10,7 @@ import pytest
 
 from outpace.core.contracts import Guarantee, StatedProbs, StepReference
 from outpace.proof.models import Models, peaked_tables
+from outpace.proof.mutants.recurrent_path import recurrent_mutants
 from outpace.proof.mutants.transformers_path import transformers_mutants
 from outpace.proof.option_values import THRESHOLD, choices
 from outpace.proof.suite import CAUGHT, PLANS, exact_limit, mistakes, prove, prove_default
@@ -129,8 +130,10 @@ def test_twenty_mistakes_or_more_are_planted() -> None:
     assert len(mistakes()) >= 20 and len(find()) >= 20
 
 
-# those of the transformers path are planted in test_transformers_mutants.py
-ON_TABLES = sorted(mistakes().keys() - {mutant.name for mutant in transformers_mutants()})
+# those of the transformers path are planted in test_transformers_mutants.py and models/test_recurrent.py
+ON_TABLES = sorted(
+    mistakes().keys() - {mutant.name for mutant in (*transformers_mutants(), *recurrent_mutants())}
+)
 
 
 @pytest.mark.slow
