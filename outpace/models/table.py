@@ -150,6 +150,9 @@ class LearningTable:
         """Give the model this table."""
         (self.target.logits,) = weights
 
+    def activate(self) -> None:
+        """Does nothing: a copy has a table of its own."""
+
     @contextmanager
     def using(self, weights: tuple[Tensor, ...]) -> Iterator[None]:
         """Context manager in which the model has another table."""

@@ -29,6 +29,9 @@ class Model:
     def use(self, weights: Weights) -> None:
         self.weights = weights
 
+    def activate(self) -> None:
+        """Does nothing: it has no copies."""
+
 
 @dataclass
 class Part:

@@ -14,7 +14,7 @@ from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Step
 from outpace.drafters.learning.online_adam import Weights
-from outpace.drafters.learning.versions import Versions
+from outpace.drafters.learning.versions import Learnable, Versions
 
 KEPT = 4  # times the positions of an update that are kept of earlier ones, to be learned again
 
@@ -137,23 +137,25 @@ class LearningDrafter:
 
     def __init__(
         self,
-        model: object,
+        model: Learnable,
         drafter: Drafter,
         learning: OnlineLearning,
         forget: Callable[[], None] | None = None,
     ) -> None:
         """`model`: the one that drafts, and learns. `forget`: drops what `drafter` has computed with other
         weights, which then is computed anew; None: it is used on."""
-        # first, since a copy of it says in `deepcopy`'s memo which model takes the place of its own
+        # first, since its copies say in `deepcopy`'s memo that they share their network
         self._model = model
         self.drafter, self.learning, self._forget = drafter, learning, forget
         self.want, self.drafts_across_rows = drafter.want, drafter.drafts_across_rows
         self.claims: tuple[type[Claim], ...] = drafter.claims
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
+        self._model.activate()
         return self.drafter.propose(ctx, plan)
 
     def observe(self, step: Step) -> None:
+        self._model.activate()
         self.drafter.observe(step)
         if self.learning.observe(step) and self._forget is not None:
             self._forget()

@@ -29,6 +29,10 @@ class Learnable(Protocol):
         """Draft with these weights from now on."""
         ...
 
+    def activate(self) -> None:
+        """Draft with the weights used last, where copies share a network."""
+        ...
+
 
 @dataclass(eq=False)
 class Version:
@@ -93,7 +97,7 @@ class Versions:
         except RuntimeError as error:  # such as too little memory: decoding goes on without learning
             self._ended, changed, why = True, False, f"{error}; no further one is tried"
         if not changed:
-            if not self.num_failed:
+            if not self.num_failed or self._ended:
                 warnings.warn(f"the draft keeps the weights from before an update: {why}", stacklevel=2)
             self.num_failed += 1
             return False

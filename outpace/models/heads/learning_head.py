@@ -26,7 +26,7 @@ class LearningHead:
                 "only a head that runs eagerly can learn, and this one is compiled: load it without compile, "
                 "or use a method without learning"
             )
-        self._given, head = opened, opened.head
+        self._active, head = [self], opened.head  # whose weights the network has; shared by all copies
         shared = [head.get_submodule(name.removesuffix(".")) for name in head.from_target]
         with torch.inference_mode(False), torch.no_grad():
             made = copy.deepcopy(head, {id(module): module for module in shared})
@@ -36,18 +36,21 @@ class LearningHead:
         self.opened, self._reading = HeadModel(made), _Reading(made)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LearningHead:
-        """A head of its own with the same weights; in copies made with it, it takes the place of this one."""
-        made = LearningHead(self._given)
-        made.use(self.weights)
-        memo[id(self.opened)] = made.opened
-        return made
+        """Weights of its own for the same network."""
+        memo[id(self.opened)] = self.opened
+        return copy.copy(self)
 
     def use(self, weights: tuple[Tensor, ...]) -> None:
         """Give the head these weights."""
-        self.weights = weights
+        self.weights, self._active[0] = weights, self
         with torch.inference_mode(False):
             for parameter, weight in zip(self._own.values(), weights, strict=True):
                 parameter.data = weight.to(parameter.dtype)
+
+    def activate(self) -> None:
+        """Give the network these weights in place of those of another copy."""
+        if self._active[0] is not self:
+            self.use(self.weights)
 
     def run(self, weights: tuple[Tensor, ...], reading: Callable[[DraftHead], Tensor]) -> Tensor:
         """What `reading` returns for the head with other weights, with a gradient for these."""

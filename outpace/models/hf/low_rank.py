@@ -6,6 +6,7 @@ Letters: T tokens, K token ids of the model, r rank, I inputs and O outputs of a
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -45,7 +46,7 @@ class LowRankAdapter:
                 "a draft that was loaded in inference mode cannot learn: load it outside of "
                 "torch.inference_mode()"
             )
-        self._draft, self._rank = draft, rank
+        self._active = [self]  # whose weights the model has; shared by all adapters for the target
         self.target = HFTarget(draft.model).fitted(draft.vocab)
         self._model = self.target.forward.model  # a private copy, which shares the weights
         generator = torch.Generator().manual_seed(0)
@@ -68,26 +69,28 @@ class LowRankAdapter:
         self._initial = self.weights = tuple(weights)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LowRankAdapter:
-        """An adapter of its own for the same model, with the same weights; in copies made with it, its target
-        takes the place of this one's."""
-        made = LowRankAdapter(self._draft, self._rank)
-        if self.weights is not self._initial:
-            made.weights = self.weights
-        memo[id(self.target)] = made.target
-        return made
+        """An adapter with weights of its own for the same target."""
+        memo[id(self.target)] = self.target
+        return copy.copy(self)
 
     def use(self, weights: tuple[Tensor, ...]) -> None:
         """Give the model these weights."""
         self.weights = weights
+        self.activate()
+
+    def activate(self) -> None:
+        """Give the model the weights of this adapter in place of those of another one for the same target."""
+        self._active[0] = self
 
     @contextmanager
     def using(self, weights: tuple[Tensor, ...]) -> Iterator[None]:
         """Context manager in which the model has other weights."""
-        before, self.weights = self.weights, weights
+        before = self.weights
+        self.use(weights)
         try:
             yield
         finally:
-            self.weights = before
+            self.use(before)
 
     def logits(self, tokens: Tensor) -> Tensor:  # (T,) int64 -> (T, K)
         """The model's logits after each of these tokens, over the K token ids that it has itself, with a
@@ -96,7 +99,8 @@ class LowRankAdapter:
         return self._model(input_ids=tokens[None], use_cache=False, return_dict=True).logits[0]
 
     def _add(self, index: int, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        if self.weights is self._initial:
+        weights = self._active[0].weights
+        if weights is self._initial:
             return output  # nothing is added yet
-        down, up = self.weights[index : index + 2]
+        down, up = weights[index : index + 2]
         return output + (inputs[0].to(down.dtype) @ down.mT @ up.mT).to(output.dtype)
