@@ -24,7 +24,7 @@ class LearningHead:
         if opened.model.compiled is not None:
             raise ValueError(
                 "only a head that runs eagerly can learn, and this one is compiled: load it without compile, "
-                "or use a method without learning"
+                "or use a method that does not learn"
             )
         self._active, head = [self], opened.head  # whose weights the network has; shared by all copies
         shared = [head.get_submodule(name.removesuffix(".")) for name in head.from_target]

@@ -39,7 +39,7 @@ class LowRankAdapter:
             kind = "compiled" if isinstance(draft, HFTarget) else type(draft).__name__
             raise ValueError(
                 f"only a draft that transformers runs eagerly can learn, and this one is {kind}: load it "
-                "without compile, or leave out learn_every"
+                "without compile, or do without learning"
             )
         if any(parameter.is_inference() for parameter in draft.model.parameters()):
             raise ValueError(
@@ -63,8 +63,8 @@ class LowRankAdapter:
                 weights += [down.to(weight.device), torch.zeros(outputs, rank, dtype=kind).to(weight.device)]
         if not weights:
             raise ValueError(
-                f"{type(draft.model).__name__} has no linear layers that could learn: use a method without "
-                "learning"
+                f"{type(draft.model).__name__} has no linear layers that could learn: use another draft, or "
+                "do without learning"
             )
         self._initial = self.weights = tuple(weights)
 
