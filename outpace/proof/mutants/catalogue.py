@@ -63,7 +63,7 @@ from outpace.proof.mutants.exits import ExitByToken
 from outpace.proof.mutants.fused_chains import fused
 from outpace.proof.mutants.greedy_last import ChosenFirst, GreedyLast, WholeDistribution
 from outpace.proof.mutants.kept_tokens import CutAfterDrawing, OtherOrder, WholeVocabularyClaimed
-from outpace.proof.mutants.learning import ClaimedByTheNextVersion
+from outpace.proof.mutants.learning import NEVER, ClaimedByTheNextVersion
 from outpace.proof.mutants.look_ahead import conditioned_on_the_first_token, level_before_claimed
 from outpace.proof.mutants.most_confident import confident_of_draws
 from outpace.proof.mutants.ngram_tables import BeforeTemperature, ClaimedWithReplacement, informed
@@ -391,11 +391,11 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant("draft model updated before its claim", lambda: merging(ClaimedAfterUpdate)),
         Mutant(
             "draft claimed by the next version of the draft model",
-            lambda: ClaimedByTheNextVersion.of(online_sd.build(target, draft=draft, depth=2)),
+            lambda: ClaimedByTheNextVersion.of(online_sd.build(target, draft=draft, depth=2, **NEVER)),
         ),
         Mutant(
             "draft claimed by the next version of the head",
-            lambda: ClaimedByTheNextVersion.of(aurora.build(target, depth=2)),
+            lambda: ClaimedByTheNextVersion.of(aurora.build(target, depth=2, **NEVER)),
         ),
         Mutant("pair ruled out by the stop", lambda: merging(CutPairs, HiddenStop(0.5))),
         Mutant("token that stops the draft dropped", lambda: merging(LastTokenDropped, HiddenStop(0.5))),

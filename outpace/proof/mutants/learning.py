@@ -10,6 +10,9 @@ from outpace.core.contracts import Draft, Parts, Plan
 from outpace.drafters.learning.online_learning import LearningDrafter
 from outpace.proof.mutants.cross_vocabulary import Remembered
 
+# options with which nothing else is learned: all runs of a mutant's test share its drafter
+NEVER = {"requests": 1 << 30, "positions": 1 << 30}
+
 
 class ClaimedByTheNextVersion(LearningDrafter):
     """Mutant: changes the weights while a draft is pending, and records the distributions of the changed
