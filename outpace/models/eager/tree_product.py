@@ -83,9 +83,9 @@ def tree_product(layer: Any, tree: NodesOfTree, before: LinearAttentionLayer, hi
     # masked before exp: off a path the difference may be large
     apart = (decay[:, :, None] - decay[:, None]).masked_fill(~tree.ancestors.to(device), float("-inf"))
     weights = apart.exp() * time.transpose(0, 1)[:, None]  # (H, m, m)
-    weights = weights * torch.einsum("ihs,jhs->hij", queries, keys)
+    weights = weights * torch.einsum("ihk,jhk->hij", queries, keys)
     sums = torch.einsum("hij,jhp->ihp", weights, values)
-    from_state = torch.einsum("ihs,hps->ihp", queries, state[0].to(queries.dtype))
+    from_state = torch.einsum("ihk,hpk->ihp", queries, state[0].to(queries.dtype))
     sums = sums + from_state * decay.exp().transpose(0, 1)[:, :, None] + values * layer.D.float()[:, None]
     outputs = layer.norm(sums.flatten(1)[None].to(gate.dtype), gate)
     return layer.out_proj(outputs.to(hidden.dtype))
