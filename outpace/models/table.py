@@ -6,8 +6,7 @@ Letters: S contexts of `order` tokens, N nodes, V vocabulary size.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from weakref import ref
 
@@ -152,16 +151,6 @@ class LearningTable:
 
     def activate(self) -> None:
         """Does nothing: a copy has a table of its own."""
-
-    @contextmanager
-    def using(self, weights: tuple[Tensor, ...]) -> Iterator[None]:
-        """Context manager in which the model has another table."""
-        before = self.weights
-        self.use(weights)
-        try:
-            yield
-        finally:
-            self.use(before)
 
     def logits(self, tokens: Tensor) -> Tensor:  # (T,) int64 -> (T, V)
         """The logits after each of these tokens, with a gradient if gradients are enabled."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -32,6 +33,17 @@ class Learnable(Protocol):
     def activate(self) -> None:
         """Draft with the weights used last, where copies share a network."""
         ...
+
+
+@contextmanager
+def using(model: Learnable, weights: Weights) -> Iterator[None]:
+    """Context manager in which the model has other weights."""
+    before = model.weights
+    model.use(weights)
+    try:
+        yield
+    finally:
+        model.use(before)
 
 
 @dataclass(eq=False)

@@ -7,8 +7,6 @@ Letters: T tokens, K token ids of the model, r rank, I inputs and O outputs of a
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -81,16 +79,6 @@ class LowRankAdapter:
     def activate(self) -> None:
         """Give the model the weights of this adapter in place of those of another one for the same target."""
         self._active[0] = self
-
-    @contextmanager
-    def using(self, weights: tuple[Tensor, ...]) -> Iterator[None]:
-        """Context manager in which the model has other weights."""
-        before = self.weights
-        self.use(weights)
-        try:
-            yield
-        finally:
-            self.use(before)
 
     def logits(self, tokens: Tensor) -> Tensor:  # (T,) int64 -> (T, K)
         """The model's logits after each of these tokens, over the K token ids that it has itself, with a

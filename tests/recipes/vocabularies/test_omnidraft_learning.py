@@ -21,6 +21,7 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.drafters.learning.online_adam import OnlineAdam
+from outpace.drafters.learning.versions import using
 from outpace.drafters.lookup.prediction import PredictionDrafter
 from outpace.models.hf.low_rank import LowRankAdapter
 from outpace.models.hf.target import HFTarget
@@ -465,7 +466,7 @@ def test_an_untrained_adapter_changes_nothing_and_a_trained_one_all_outputs() ->
         plain = draft.model(tokens[None]).logits[0]
         assert torch.equal(adapter.logits(tokens), plain)
         down, up = adapter.weights[-2:]  # of the LM head
-        with adapter.using((*adapter.weights[:-1], torch.ones_like(up))):
+        with using(adapter, (*adapter.weights[:-1], torch.ones_like(up))):
             hidden = draft.model.base_model(tokens[None]).last_hidden_state[0]
             torch.testing.assert_close(
                 adapter.logits(tokens), plain + (hidden @ down.mT).sum(-1, keepdim=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 from outpace.core.contracts import Step
 from outpace.drafters.learning.online_adam import Weights
 from outpace.drafters.learning.target_labels import Divergence, target_label
+from outpace.drafters.learning.versions import using
 from outpace.models.hf.low_rank import LowRankAdapter
 from outpace.models.table import LearningTable
 
@@ -38,7 +39,7 @@ class Rejections:
         limit, end = self.model.target.max_length, self.at[-1] + 1
         begin = max(0, self.at[0] - CONTEXT, 0 if limit is None else end - limit)
         at = [place - begin for place in self.at if place >= begin]
-        with self.model.using(weights):
+        with using(self.model, weights):
             logits = self.model.logits(self.tokens[begin:end])[at]
         # padded vocabularies differ in length: ids that both have stand for the same tokens
         shared = min(logits.shape[1], self.log_p.shape[1])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from outpace.core.contracts import Step
 from outpace.drafters.learning.online_adam import OnlineAdam, Weights
+from outpace.drafters.learning.versions import using
 from outpace.models.hf.low_rank import LowRankAdapter
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.sampling.divergence import cross_entropy, reverse_kl
@@ -126,7 +127,7 @@ class OnlineDistillation:
     def _losses(self, texts: Sequence[_Text], weights: Weights) -> Iterator[Tensor]:
         """The loss of each text, divided by the number of tokens that are learned in all texts."""
         count = max(1, sum(len(text.new) for text in texts))
-        with self.adapter.using(weights):
+        with using(self.adapter, weights):
             for text in texts:
                 if text.new:
                     yield self._loss(text) / count
