@@ -49,7 +49,7 @@ HEADS = (
 # draft heads for the wider target: folder -> head. They stay as they are, 3 % of the target: the share of a
 # head with one layer where the target has 30
 HEAD_COLUMNS = 1024
-WIDER_HEADS = {f"out/models/{name}-113m": f"zoo:{name}" for name in ("eagle", "hass", "eagle3", "dflash")}
+WIDER_HEADS = {f"out/models/{name}-113m": f"zoo:{name}" for name in ("eagle", "hass", "eagle3")}
 WIDER_METHODS = ",".join(
     f"{method}:head=out/models/{head}-113m"
     for method, head in (
@@ -69,23 +69,6 @@ HEADS_OF_WIDER_TARGET = (
     "speculative-sampling:depth=3,speculative-sampling:depth=8,speculative-sampling:depth=10,"
     f"{WIDER_METHODS} "
     f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
-)
-BLOCKS_OF_WIDER_TARGET = (
-    f"{WIDER_PAIR} --compile --no-eager --dtype bfloat16 --methods speculative-sampling:depth=10,"
-    + ",".join(
-        f"{method}:head=out/models/{head}-113m"
-        for method, head in (
-            ("eagle:tree=chain", "hass"),
-            ("eagle:tree=chain:depth=10", "hass"),
-            ("auto", "hass"),
-            ("dflash:depth=5", "dflash"),
-            ("dflash", "dflash"),
-            ("dflash:adaptive=true", "dflash"),
-            ("ddtree:num_nodes=10", "dflash"),
-            ("auto", "dflash"),
-        )
-    )
-    + f" {ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
 )
 # after equal training, in two runs that share folders
 SERIAL_HEADS = (
@@ -226,7 +209,6 @@ STEPS: dict[str, tuple[str, str]] = {
     "heads/heads-113m-cpu.json": ("bench", HEADS_OF_WIDER_TARGET),
     "heads/orderings-cpu.json": ("head_orderings", f"--heads {SERIAL_HEADS}"),
     "blocks/orderings-cpu.json": ("head_orderings", f"--heads {BLOCK_DRAFTERS}"),
-    "blocks/blocks-113m-cpu.json": ("bench", BLOCKS_OF_WIDER_TARGET),
     "lookup-or-draft/lookup-or-draft-cpu.json": ("bench", BOTH_SOURCES.format(head="zoo:hass")),
     "lookup-or-draft/lookup-or-draft-113m-cpu.json": (
         "bench",

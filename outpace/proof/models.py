@@ -178,21 +178,7 @@ def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
 
     def model(layers: int, seed: int, size: int = vocab) -> Any:
         torch.manual_seed(seed)
-        shape: dict[str, Any] = dict(
-            vocab_size=size,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=layers,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=64,
-            initializer_range=0.6,
-            tie_word_embeddings=False,
-            bos_token_id=None,
-            eos_token_id=None,
-            pad_token_id=None,
-            attn_implementation="sdpa",
-        )
+        shape = _shape(layers, size) | {"attn_implementation": "sdpa"}
         if window is None:
             made = LlamaForCausalLM(LlamaConfig(**shape))
         else:
@@ -235,12 +221,13 @@ def recurrent_models(code: RecurrentCode = "qwen3_5", vocab: int = 4) -> Models:
     return Models(name, HFTarget(target), drafts, logits, other, FLOAT32_BOUND)
 
 
-def _recurrent_shape(kinds: Sequence[str], vocab: int) -> dict[str, Any]:
+def _shape(num_layers: int, vocab: int) -> dict[str, Any]:
+    """The arguments of the configurations of all models of transformers."""
     return dict(
         vocab_size=vocab,
         hidden_size=16,
         intermediate_size=24,
-        num_hidden_layers=len(kinds),
+        num_hidden_layers=num_layers,
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=64,
@@ -257,7 +244,7 @@ def _qwen3_5(kinds: Sequence[str], seed: int, vocab: int) -> Any:
 
     torch.manual_seed(seed)
     config = Qwen3_5TextConfig(
-        **_recurrent_shape(kinds, vocab),
+        **_shape(len(kinds), vocab),
         layer_types=["linear_attention" if kind == "recurrent" else "full_attention" for kind in kinds],
         head_dim=8,
         linear_num_key_heads=1,
@@ -273,7 +260,7 @@ def _bamba(kinds: Sequence[str], seed: int, vocab: int) -> Any:
 
     torch.manual_seed(seed)
     config = BambaConfig(
-        **_recurrent_shape(kinds, vocab),
+        **_shape(len(kinds), vocab),
         attn_layer_indices=[index for index, kind in enumerate(kinds) if kind == "attention"],
         mamba_n_heads=2,
         mamba_d_head=16,

@@ -55,7 +55,8 @@ class WindowDrafts:
         temperature: float = 0.0,
         noise: torch.Generator | None = None,  # unless the temperature is 0
     ) -> list[WindowForward]:
-        """The forwards of all drafts, until no window has a mask."""
+        """Draft in all windows at once. Returns what each forward of the draft model read and revealed, up to
+        the one that fills the last mask."""
         forwards = list[WindowForward]()
         windows = tokens.new_full((int(columns.sum()) * copies, self.size), self.mask)
         is_mask = torch.ones_like(windows, dtype=torch.bool)

@@ -1,5 +1,5 @@
-"""What drafters that learn online are compared with: the target's distributions before sampling
-parameters."""
+"""What a drafter learns while requests are decoded: the target's next-token distributions at temperature 1,
+without top-p and other sampling parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The versions of weights that are learned while they are in use."""
+"""Versions of a drafter's weights: each update makes one while requests are decoded, and a worse one is taken
+back."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ DEVIATIONS = 3.0  # standard errors by which acceptance has to be lower for a ve
 
 
 class Learnable(Protocol):
-    """A model that drafts with weights which can be exchanged between steps."""
+    """A draft model or draft head whose weights can be replaced between two decoding steps."""
 
     @property
     def weights(self) -> Weights:
@@ -37,7 +38,7 @@ class Learnable(Protocol):
 
 @contextmanager
 def using(model: Learnable, weights: Weights) -> Iterator[None]:
-    """Context manager in which the model has other weights."""
+    """A context in which the model computes with other weights; at its end it has its own again."""
     before = model.weights
     model.use(weights)
     try:

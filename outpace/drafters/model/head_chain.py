@@ -38,13 +38,13 @@ def longest_chain(opened: OpenedHead, depth: int) -> int:
 
 
 def levels_per_forward(opened: OpenedHead, depth: int) -> int:
-    """Number of tokens of a chain of `depth` that a forward of the head drafts."""
+    """Number of tokens of a chain of at most `depth` that one forward of the head drafts; at least 1."""
     if not isinstance(opened, HeadModel) or not opened.head.drafts_in_masks:
         return 1
     head = opened.head
     if head.two_way:
         return head.block_levels
-    return depth if head.num_masks is None else 1 + head.num_masks
+    return max(1, depth) if head.num_masks is None else 1 + head.num_masks
 
 
 def longest_text(opened: OpenedHead) -> int | None:

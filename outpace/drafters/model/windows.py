@@ -147,8 +147,9 @@ Revealed = tuple[int, Tensor]
 def in_any_order(
     ctx: Context, plan: Plan, read: Read, *, window: Window, order: Order, value: Value = most_confident
 ) -> TokenTree:
-    """A chain from a window that is filled in any order. It carries no claim. Penalties and other changes of
-    logits are left to verification, as the text before a token may not be known yet."""
+    """Draft a chain by filling the masks of a window in the order that `order` chooses. The chain carries no
+    claim (no q), so it is verified by matching: a token may depend on those behind it. Penalties and other
+    changes of logits are left to verification, as the text before a token may not be known yet."""
     revealed = reveal(ctx, plan, read, window=window, order=order, value=value)
     grower = Grower(ctx.roots)
     chosen_chains(grower, [[token for token, _ in of_row] for of_row in revealed])

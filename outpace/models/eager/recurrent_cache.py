@@ -28,7 +28,9 @@ class Record:
     calls: Mapping[int, LayerCall]  # layer -> its call
 
     def only(self, start: int, tokens: slice | Tensor, count: int) -> Record:
-        """The record of `count` of these tokens, which are at cache positions from `start` now."""
+        """A record of some of these tokens alone, as after a commit has discarded the others. `tokens`: which
+        ones, by their index in this record; `count`: how many; `start`: cache position of the first one
+        after the commit."""
         calls = {layer: call.part(tokens) for layer, call in self.calls.items()}
         return Record(start, start + count, calls)
 

@@ -60,7 +60,7 @@ class LearningHead:
 
 
 def _at_least_float32(weight: Tensor) -> Tensor:
-    """A copy."""
+    """A copy of a weight, in float32 unless its own type is wider."""
     return weight.detach().to(torch.promote_types(torch.float32, weight.dtype), copy=True)
 
 

@@ -6,7 +6,8 @@ tokens are chosen by probability and carry no claim.
 Made for the rollouts of reinforcement learning, whose batches shrink until a few long answers are left: at
 first the target's arithmetic is the limit, and drafts would only slow it down. The paper chooses among tree
 sizes with recorded GPU graphs; the larger a batch, the fewer nodes. Which nodes a range of batch sizes has,
-and how often it must be small before drafting begins again, are options. The ranges are the paper's.
+and how often it must be small before drafting begins again, are options. The ranges are the paper's. Its
+training of the head on workers that have nothing else to do is left out: here the head does not change.
 """
 
 from functools import partial

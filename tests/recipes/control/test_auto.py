@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from outpace.decode import Session
 from outpace.drafters.compose.lookup_or_draft import LookupOrDraft
 from outpace.indexes import store
 from outpace.indexes.automata.static import StaticAutomaton
+from outpace.models.heads.dspark.head import untrained_dspark
 from outpace.models.heads.dspark.kind import DSparkModel
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle3.kind import Eagle3Model
@@ -25,6 +27,7 @@ from outpace.models.heads.hydra.kind import HydraModel
 from outpace.models.heads.medusa.head import untrained_medusa
 from outpace.models.heads.medusa.kind import MedusaModel
 from outpace.models.heads.mlp_speculator.kind import MlpSpeculatorModel
+from outpace.models.heads.p_eagle.head import untrained_p_eagle
 from outpace.models.heads.p_eagle.kind import PEagleModel
 from outpace.models.heads.position_model import PositionModel
 from outpace.models.heads.redrafter.kind import ReDrafterModel
@@ -284,6 +287,14 @@ def test_a_draft_is_not_planned_longer_than_the_head_can_draft() -> None:
     assert head.head.max_depth is not None and head.head.max_depth < 6
     controller = auto.build(target, head=head, depth=6).controller
     assert isinstance(controller, SourceChoice) and controller._depth == head.head.max_depth
+
+
+@pytest.mark.parametrize("made", [untrained_eagle, untrained_dspark, untrained_p_eagle])
+def test_with_depth_0_a_head_drafts_nothing(made: Any) -> None:
+    target = TableTarget(4, seed=1, order=2)
+    head = HeadModel(made(target))
+    found = steps([1, 2, 1, 2, 1], target=target, head=head, depth=0, tokens=12)
+    assert not any(step.draft.forwards for step in found)
 
 
 def test_a_head_drafts_in_place_of_a_model() -> None:
