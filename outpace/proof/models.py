@@ -178,7 +178,7 @@ def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
 
     def model(layers: int, seed: int, size: int = vocab) -> Any:
         torch.manual_seed(seed)
-        shape = _shape(layers, size) | {"attn_implementation": "sdpa"}
+        shape: dict[str, Any] = {**_shape(layers, size), "attn_implementation": "sdpa"}
         if window is None:
             made = LlamaForCausalLM(LlamaConfig(**shape))
         else:
