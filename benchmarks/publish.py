@@ -70,15 +70,14 @@ HEADS_OF_WIDER_TARGET = (
     f"{WIDER_METHODS} "
     f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
 )
-# after equal training, in two runs that share folders
+# after equal training, in runs that share folders; draft models that fill masks from one seed only
+EQUAL_TRAINING = "--steps 300 --threads 1"
 SERIAL_HEADS = (
-    "medusa,hydra,chimera,eagle,eagle2-25-nodes,eagle2,hass,coral,fspad,falcon,gumiho,jakiro,s4c,eagle3,"
-    "eagle3-shuffled,eagle3-longer,gto"
+    f"{EQUAL_TRAINING} --heads eagle,eagle2-25-nodes,eagle2,eagle3,medusa,hydra,jakiro,hass,coral,falcon,"
+    "gumiho,eagle3-longer,gto,eagle3-shuffled"
 )
-BLOCK_DRAFTERS = (
-    "eagle2,eagle3,parallelspec,p-eagle,dart,dflash,ddtree,dspark,speculative-sampling,pard,specdiff,"
-    "diffuspec,specdiff2,deer"
-)
+BLOCK_DRAFTERS = f"{EQUAL_TRAINING} --heads eagle2,eagle3,parallelspec,p-eagle,dflash,ddtree,dspark"
+MASKED_DRAFTS = f"{EQUAL_TRAINING} --seeds 1 --heads speculative-sampling,pard,specdiff,diffuspec"
 BOTH_SOURCES = (
     "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain:head={head},"
     "prompt-lookup,suffix-decoding,lookup-or-draft,lookup-or-draft:head={head} "
@@ -207,8 +206,9 @@ STEPS: dict[str, tuple[str, str]] = {
     ),
     "heads/heads-cpu.json": ("bench", HEADS),
     "heads/heads-113m-cpu.json": ("bench", HEADS_OF_WIDER_TARGET),
-    "heads/orderings-cpu.json": ("head_orderings", f"--heads {SERIAL_HEADS}"),
-    "blocks/orderings-cpu.json": ("head_orderings", f"--heads {BLOCK_DRAFTERS}"),
+    "heads/orderings-cpu.json": ("head_orderings", SERIAL_HEADS),
+    "blocks/orderings-cpu.json": ("head_orderings", BLOCK_DRAFTERS),
+    "blocks/masked-cpu.json": ("head_orderings", MASKED_DRAFTS),
     "lookup-or-draft/lookup-or-draft-cpu.json": ("bench", BOTH_SOURCES.format(head="zoo:hass")),
     "lookup-or-draft/lookup-or-draft-113m-cpu.json": (
         "bench",

@@ -106,15 +106,7 @@ DRAFTERS = {
         compiled=True,
         prompts_seed=1,  # other prompts than those of the runs before
     ),
-    "dflash": Plan(
-        "dflash", ("steps=3000", "answers.batch=64", "head.num_layers=2", "head.num_heads=7"), compiled=True
-    ),
-    "p-eagle": Plan(
-        "p-eagle",
-        ("steps=3000", "answers.batch=64", "head.draft_vocab=2048"),
-        compiled=True,
-        installed=False,
-    ),
+    "p-eagle": Plan("p-eagle", ("steps=3000", "answers.batch=64", "head.draft_vocab=2048"), compiled=True),
     "draft": Plan("distillspec", ("steps=2000",), draft="zoo:draft"),
     "layerskip": Plan(
         "layerskip",
