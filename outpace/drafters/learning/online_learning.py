@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from random import Random
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from outpace.core.claim import Claim
 from outpace.core.context import Context
 from outpace.core.contracts import Draft, Drafter, Plan, Step
-from outpace.drafters.learning.online_adam import Weights
+from outpace.drafters.learning.trainer import Lesson
 from outpace.drafters.learning.versions import Learnable, Versions
-
-KEPT = 4  # times the positions of an update that are kept of earlier ones, to be learned again
-
-
-class Lesson(Protocol):
-    """Positions of one text that are learned together, with all that their loss needs."""
-
-    @property
-    def num_positions(self) -> int: ...
-
-    def loss(self, weights: Weights) -> Tensor:
-        """The sum of the losses at the positions, of the model with these weights."""
-        ...
 
 
 class Lessons(Protocol):
@@ -47,40 +31,38 @@ class Lessons(Protocol):
 
 
 class OnlineLearning:
-    """Makes one update when `requests` requests have ended, or when `positions` positions are to be learned,
-    whichever comes first: so the buffer is bounded. For each lesson of an update, `replay` lessons of earlier
-    ones, drawn at random, are learned again, so that a new kind of text does not take the place of all
-    others.
-
-    An update is the mean of the loss over all its positions, with one backward pass for each lesson. Memory
-    besides that of `Versions`: the lessons, of at most (1 + KEPT) * `positions` positions and a step's.
+    """Begins an update when `requests` requests have ended, or when `positions` positions are to be learned,
+    whichever comes first. While the trainer is busy with the update before it waits, and nothing more is
+    noted: so the lessons in memory are bounded, and decoding never waits for a trainer in another process.
     """
 
-    def __init__(
-        self, lessons: Lessons, versions: Versions, *, requests: int, positions: int, replay: float
-    ) -> None:
-        """ValueError unless there is at least one request and one position, and `replay` is not negative."""
-        if requests < 1 or positions < 1 or replay < 0:
-            raise ValueError(
-                f"requests is {requests}, positions {positions} and replay {replay}: give at least one "
-                "request and one position, and a share of 0 or more"
-            )
+    def __init__(self, lessons: Lessons, versions: Versions, *, requests: int, positions: int) -> None:
+        """ValueError unless there is at least one request and one position."""
+        if requests < 1 or positions < 1:
+            raise ValueError(f"requests is {requests} and positions {positions}: give at least one of both")
         self.versions, self._lessons = versions, lessons
-        self._requests, self._positions, self._replay = requests, positions, replay
+        self._requests, self._positions = requests, positions
         self._ready: list[Lesson] = []  # of requests that have ended
         self._open: dict[int, None] = {}  # slots of requests that have not, in the order of their first steps
-        self._kept, self._random = deque[Lesson](), Random(0)
         self._num_ended = self._num_new = 0
+        self.num_left_out = 0  # steps that were not noted, since the trainer was busy
+
+    @property
+    def _is_due(self) -> bool:
+        return self._num_ended >= self._requests or self._num_new >= self._positions
 
     def observe(self, step: Step) -> bool:
-        """Note what the step shows, whose draft is verified, while the next one is not drawn. Update the
-        weights if it is time; returns whether they have changed."""
+        """Note what the step shows, whose draft is verified, while the next one is not drawn. Begin an update
+        if it is time; returns whether the weights have changed."""
         forest = step.draft.tree.forest
+        changed, is_noted = self.versions.poll(), not self._is_due
+        self.num_left_out += not is_noted
         # a session decodes in inference mode, whose tensors take no part in a backward pass
         with torch.inference_mode(False), torch.no_grad():
             for row, (slot, generated) in enumerate(zip(step.ctx.slots, step.generated, strict=True)):
-                self._open.setdefault(slot)
-                self._num_new += self._lessons.note(step, row)
+                if is_noted:
+                    self._open.setdefault(slot)
+                    self._num_new += self._lessons.note(step, row)
                 if generated:
                     leaf = step.verdict.leaf[row]
                     rejected = bool(forest.children[leaf])
@@ -88,9 +70,9 @@ class OnlineLearning:
         for row in step.finished:
             self._end(step.ctx.slots[row])
             self._num_ended += 1
-        if self._num_ended < self._requests and self._num_new < self._positions:
-            return False
-        return self._update()
+        if self._is_due and not self.versions.trainer.is_busy:
+            changed |= self._update()
+        return changed
 
     def release(self, slots: Sequence[int]) -> None:
         """The requests in these slots have ended; what they showed is learned with the next update."""
@@ -112,20 +94,7 @@ class OnlineLearning:
         for slot in self._open:
             self._take(slot)
         new, self._ready, self._num_ended, self._num_new = self._ready, [], 0, 0
-        if not new:
-            return False
-        again = self._random.sample(self._kept, min(len(self._kept), round(self._replay * len(new))))
-        self._kept += new
-        while sum(lesson.num_positions for lesson in self._kept) > KEPT * self._positions:
-            self._kept.popleft()
-        lessons = [*new, *again]
-        count = sum(lesson.num_positions for lesson in lessons)
-
-        def losses(weights: Weights) -> Iterator[Tensor]:
-            for lesson in lessons:
-                yield lesson.loss(weights) / count
-
-        return self.versions.update(losses)
+        return bool(new) and self.versions.update(new)
 
 
 class LearningDrafter:

@@ -4,17 +4,16 @@ back."""
 from __future__ import annotations
 
 import hashlib
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
-from outpace.drafters.learning.online_adam import OnlineAdam, Weights
+from outpace.drafters.learning.online_adam import Weights
+from outpace.drafters.learning.trainer import Lesson, Trainer
 
 DEVIATIONS = 3.0  # standard errors by which acceptance has to be lower for a version to be dropped
 
@@ -77,48 +76,49 @@ class Version:
 class Versions:
     """The version of a model's weights in use, and the one before it.
 
-    An update makes a new version. If fewer draft tokens are accepted with it than with the one before, the
-    next update restores that one instead, whose acceptance is then measured anew: the texts may have changed.
-    An update that is not finite changes nothing; neither does one that fails, such as for lack of memory, and
-    then none follows. Both warn once. Memory: that of the weights once more, besides `OnlineAdam`'s."""
+    An update makes a new version. If fewer draft tokens are accepted with it than with the one before, that
+    one is restored in place of the next update, and its acceptance is measured anew: the texts may have
+    changed. Memory: that of the weights once more, besides the trainer's."""
 
-    def __init__(self, model: Learnable, rate: float) -> None:
-        self._model, self._rate = model, rate
+    def __init__(self, model: Learnable, trainer: Trainer) -> None:
+        self.model, self.trainer = model, trainer
         self.current = Version(0, model.weights)
         self.before: Version | None = None  # None: there is none, or it was restored
-        self._adam = OnlineAdam(model.weights, rate)
-        self._ended = False  # an update has failed: no further one is tried
-        self.num_updates = self.num_failed = self.num_rolled_back = 0
+        self.num_updates = self.num_rolled_back = 0
 
     def record(self, tested: int, accepted: int) -> None:
         """Count draft tokens that were tested with the current version."""
         self.current.tested += tested
         self.current.accepted += accepted
 
-    def update(self, losses: Callable[[Weights], Iterable[Tensor]]) -> bool:
-        """Make a new version from losses, as `OnlineAdam.update`, or restore the one before; returns whether
-        the weights have changed."""
-        if self._ended:
-            return False
+    def update(self, lessons: Sequence[Lesson]) -> bool:
+        """Learn from lessons while the trainer is not busy, or restore the version before in place of that;
+        returns whether the weights have changed, which may be later, in `poll`."""
         if self.before is not None and self.current.is_worse_than(self.before):
             self._use(Version(self.before.number, self.before.weights))
-            self.before, self._adam = None, OnlineAdam(self.current.weights, self._rate)
+            self.before = None
+            self.trainer.restart(self.current.weights)
             self.num_rolled_back += 1
             return True
-        try:
-            changed, why = self._adam.update(losses), "it was not finite"
-        except RuntimeError as error:  # such as too little memory: decoding goes on without learning
-            self._ended, changed, why = True, False, f"{error}; no further one is tried"
-        if not changed:
-            if not self.num_failed or self._ended:
-                warnings.warn(f"the draft keeps the weights from before an update: {why}", stacklevel=2)
-            self.num_failed += 1
+        self.trainer.learn(lessons)
+        return self.poll()
+
+    def poll(self) -> bool:
+        """Make a version of an update that has ended; returns whether there is one."""
+        weights = self.trainer.poll()
+        if weights is None:
             return False
         self.num_updates += 1
         self.before = self.current
-        self._use(Version(self.num_updates, self._adam.weights))
+        self._use(Version(self.num_updates, weights))
         return True
+
+    def restore(self, number: int, weights: Weights) -> None:
+        """Go on from a version that was saved, while the trainer is not busy."""
+        self.num_updates, self.before = number, None
+        self.trainer.restart(weights)
+        self._use(Version(number, weights))
 
     def _use(self, version: Version) -> None:
         self.current = version
-        self._model.use(version.weights)
+        self.model.use(version.weights)

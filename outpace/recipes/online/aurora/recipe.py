@@ -30,6 +30,7 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, TargetWithLayers, recipe
 from outpace.drafters.learning.online_learning import LearningDrafter, OnlineLearning
 from outpace.drafters.learning.target_labels import DIVERGENCES, DivergenceName
+from outpace.drafters.learning.trainer import LocalTrainer
 from outpace.drafters.learning.versions import Versions
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
@@ -75,10 +76,9 @@ def aurora(
     model = LearningHead(HeadModel(untrained_eagle3(target)) if head is None else head)
     learning = OnlineLearning(
         TreeNotes(model, Objective(DIVERGENCES[loss], discarded, labels)),
-        Versions(model, learning_rate),
+        Versions(model, LocalTrainer(model.weights, learning_rate, positions=positions, replay=replay)),
         requests=requests,
         positions=positions,
-        replay=replay,
     )
     drafter = LearningDrafter(model, FeatureDrafter(model.opened, target.vocab, grow, sampled=True), learning)
     controller = AdaptiveDepth(depth, target.sizes, target.chain_sizes) if adaptive else Fixed(depth)

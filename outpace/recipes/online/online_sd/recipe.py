@@ -28,6 +28,7 @@ from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts, Target, recipe
 from outpace.drafters.learning.online_learning import LearningDrafter, OnlineLearning
 from outpace.drafters.learning.target_labels import DIVERGENCES, DivergenceName
+from outpace.drafters.learning.trainer import LocalTrainer
 from outpace.drafters.learning.versions import Versions
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.models.hf.low_rank import LowRankAdapter
@@ -66,10 +67,9 @@ def online_sd(
     model = LearningTable(draft) if isinstance(draft, TableTarget) else LowRankAdapter(draft)
     learning = OnlineLearning(
         RejectedPositions(model, DIVERGENCES[loss]),
-        Versions(model, learning_rate),
+        Versions(model, LocalTrainer(model.weights, learning_rate, positions=positions, replay=replay)),
         requests=requests,
         positions=positions,
-        replay=replay,
     )
     drafter = DraftModel(model.target)
     controller = AdaptiveDepth(depth, target.sizes, target.chain_sizes) if adaptive else Fixed(depth)
