@@ -152,12 +152,22 @@ class LearningTable:
     def activate(self) -> None:
         """Does nothing: a copy has a table of its own."""
 
-    def logits(self, tokens: Tensor) -> Tensor:  # (T,) int64 -> (T, V)
-        """The logits after each of these tokens, with a gradient if gradients are enabled."""
+    @property
+    def max_length(self) -> None:
+        """Texts are of any length."""
+
+    @property
+    def network(self) -> LearningTable:
+        """What has `logits`: this."""
+        return self
+
+    def logits(self, tokens: Tensor, weights: tuple[Tensor, ...]) -> Tensor:  # (T,) int64 -> (T, V)
+        """The logits of another table after each of these tokens, with a gradient if gradients are
+        enabled."""
         states = [0]
         for token in tokens.tolist():
             states.append(self.target._after(states[-1], token))
-        return self.target.logits[states[1:]]
+        return weights[0][states[1:]]
 
 
 class TableCache:

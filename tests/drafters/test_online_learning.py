@@ -26,6 +26,7 @@ class Model:
     """Weights that are in use."""
 
     weights: Weights = (torch.ones(2),)
+    network: None = None
 
     def use(self, weights: Weights) -> None:
         self.weights = weights

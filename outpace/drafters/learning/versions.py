@@ -4,8 +4,7 @@ back."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -26,6 +25,11 @@ class Learnable(Protocol):
         """At least float32; never written to."""
         ...
 
+    @property
+    def network(self) -> object:
+        """What lessons compute their losses with. It can be pickled."""
+        ...
+
     def use(self, weights: Weights) -> None:
         """Draft with these weights from now on."""
         ...
@@ -33,17 +37,6 @@ class Learnable(Protocol):
     def activate(self) -> None:
         """Draft with the weights used last, where copies share a network."""
         ...
-
-
-@contextmanager
-def using(model: Learnable, weights: Weights) -> Iterator[None]:
-    """A context in which the model computes with other weights; at its end it has its own again."""
-    before = model.weights
-    model.use(weights)
-    try:
-        yield
-    finally:
-        model.use(before)
 
 
 @dataclass(eq=False)

@@ -30,21 +30,20 @@ class LearningHead:
         shared = [head.get_submodule(name.removesuffix(".")) for name in head.from_target]
         with torch.inference_mode(False), torch.no_grad():
             made = copy.deepcopy(head, {id(module): module for module in shared})
-            names = [name for name in made.own if not name.startswith("embed_tokens.")]
-            self._own = {name: made.own[name] for name in names}
-            self.weights = tuple([_at_least_float32(each) for each in self._own.values()])
-        self.opened, self._reading = HeadModel(made), _Reading(made)
+            self.network = HeadNetwork(made)
+            self.weights = tuple([_at_least_float32(each) for each in self.network.own.values()])
+        self.opened = HeadModel(made)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LearningHead:
         """Weights of its own for the same network."""
-        memo[id(self.opened)] = self.opened
+        memo[id(self.opened)], memo[id(self.network)] = self.opened, self.network
         return copy.copy(self)
 
     def use(self, weights: tuple[Tensor, ...]) -> None:
         """Give the head these weights."""
         self.weights, self._active[0] = weights, self
         with torch.inference_mode(False):
-            for parameter, weight in zip(self._own.values(), weights, strict=True):
+            for parameter, weight in zip(self.network.own.values(), weights, strict=True):
                 parameter.data = weight.to(parameter.dtype)
 
     def activate(self) -> None:
@@ -52,16 +51,25 @@ class LearningHead:
         if self._active[0] is not self:
             self.use(self.weights)
 
-    def run(self, weights: tuple[Tensor, ...], reading: Callable[[DraftHead], Tensor]) -> Tensor:
-        """What `reading` returns for the head with other weights, with a gradient for these."""
-        named = zip(self._own.items(), weights, strict=True)
-        given = {f"head.{name}": weight.to(own.dtype) for (name, own), weight in named}
-        return torch.func.functional_call(self._reading, given, (reading,))
-
 
 def _at_least_float32(weight: Tensor) -> Tensor:
     """A copy of a weight, in float32 unless its own type is wider."""
     return weight.detach().to(torch.promote_types(torch.float32, weight.dtype), copy=True)
+
+
+class HeadNetwork:
+    """Computes a head with other weights than its own, with a gradient for these."""
+
+    def __init__(self, head: DraftHead) -> None:
+        names = [name for name in head.own if not name.startswith("embed_tokens.")]
+        self.own = {name: head.own[name] for name in names}  # the parameters that learn
+        self._reading = _Reading(head)
+
+    def run(self, weights: tuple[Tensor, ...], reading: Callable[[DraftHead], Tensor]) -> Tensor:
+        """What `reading` returns for the head with these weights."""
+        named = zip(self.own.items(), weights, strict=True)
+        given = {f"head.{name}": weight.to(own.dtype) for (name, own), weight in named}
+        return torch.func.functional_call(self._reading, given, (reading,))
 
 
 class _Reading(nn.Module):

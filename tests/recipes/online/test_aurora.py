@@ -106,7 +106,7 @@ def faults(notes: type[TreeNotes]) -> set[str]:
         assert depths == sorted(depths)
         prompt = PROMPTS[whole.index(text)]
         assert depths.count(0) == len(text) - max(2, len(prompt))
-        if not lesson.loss(lesson.model.weights).isfinite():
+        if not lesson.loss(tuple(lesson.network.own.values())).isfinite():
             wrong.add("loss")
     assert known > 2
     return wrong
@@ -132,7 +132,7 @@ def test_the_pass_over_trees_gives_the_distributions_that_tokens_were_drawn_from
     lessons, steps, _ = taught(TreeNotes, None if ids is None else head_with(ids))
     learned: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
     for lesson in lessons:
-        logits = lesson.model.run(lesson.model.weights, lesson._logits)
+        logits = lesson.network.run(tuple(lesson.network.own.values()), lesson._logits)
         learned |= zip(places(lesson), logits.softmax(-1), strict=True)
     compared = 0
     for step in steps:
@@ -153,7 +153,7 @@ def test_the_loss_has_three_terms_of_positions_that_can_be_drafted() -> None:
     ids = [3, 0, 1]
     lessons, _, _ = taught(TreeNotes, head_with(ids))
     for lesson in lessons:
-        logits = lesson.model.run(lesson.model.weights, lesson._logits)
+        logits = lesson.network.run(tuple(lesson.network.own.values()), lesson._logits)
         total = 0.0
         for node, (text, drafted), log_q in zip(
             lesson.nodes, places(lesson), logits.log_softmax(-1), strict=True
@@ -165,7 +165,7 @@ def test_the_loss_has_three_terms_of_positions_that_can_be_drafted() -> None:
                 total += float((log_q.exp() * (log_q - log_p)).sum()) * (1.0 if node.accepted else 0.3)
             if node.following >= 0:
                 total -= 0.1 * float(log_q[node.following])
-        assert float(lesson.loss(lesson.model.weights)) == pytest.approx(total, rel=1e-9)
+        assert float(lesson.loss(tuple(lesson.network.own.values()))) == pytest.approx(total, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -204,4 +204,4 @@ def test_weights_are_float32_beside_a_head_of_another_type() -> None:
     model, versions = parts.drafter._model, parts.drafter.learning.versions
     assert versions.num_updates > 1
     assert {weight.dtype for weight in model.weights} == {torch.float32}
-    assert {each.dtype for each in model._own.values()} == {torch.bfloat16}
+    assert {each.dtype for each in model.network.own.values()} == {torch.bfloat16}

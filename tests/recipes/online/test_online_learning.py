@@ -61,7 +61,7 @@ def learner(parts: Parts) -> LearningDrafter:
 def weights(parts: Parts) -> list[Tensor]:
     """The weights that the model drafts with."""
     model: Any = learner(parts)._model
-    own = getattr(model, "_own", None)
+    own = getattr(model.network, "own", None)
     return [each.detach().clone() for each in (model.weights if own is None else own.values())]
 
 
@@ -213,7 +213,7 @@ def test_after_an_update_no_entries_of_the_weights_before_are_used() -> None:
         for row, tokens in enumerate(ctx.tokens):
             if len(tree.forest.nodes[row]) > 1 and isinstance(tree.claim, Drawn):
                 found = tree.claim.q[tree.claim.row[tree.forest.nodes[row][1]]]
-                torch.testing.assert_close(found, model.logits(tokens)[-1].softmax(-1))
+                torch.testing.assert_close(found, model.network.logits(tokens, model.weights)[-1].softmax(-1))
                 compared += 1
 
     seen = Watched(parts, check)

@@ -37,7 +37,7 @@ def taught(lessons: type[RejectedPositions]) -> tuple[list[Rejections], list[Ste
     parts, steps = online_sd.build(table_target(), draft=tables().drafts[0], depth=3), list[Step]()
     assert isinstance(parts.drafter, LearningDrafter)
     model: Any = parts.drafter._model
-    notes = lessons(model, DIVERGENCES["reverse_kl"])
+    notes = lessons(model.network, DIVERGENCES["reverse_kl"])
     parts.drafter.learning._lessons = notes
     texts(parts, [(0, 1), (2,), (1,)], SAMPLING, observe=steps.append)
     found = [lesson for lesson in parts.drafter.learning._ready if isinstance(lesson, Rejections)]
@@ -82,7 +82,7 @@ def faults(lessons: type[RejectedPositions]) -> set[str]:
     assert len(common) > 20
     if not all(torch.allclose(positions[text], expected[text]) for text in common):
         wrong.add("labels")
-    if not all(lesson.loss(lesson.model.weights).isfinite() for lesson in found):
+    if not all(lesson.loss(lesson.network.weights).isfinite() for lesson in found):
         wrong.add("loss")
     return wrong
 
@@ -113,15 +113,15 @@ def test_the_loss_is_the_divergence_at_the_positions_alone() -> None:
         "jsd": 0.9 * p * (log_p - mixed) + 0.1 * q * (log_q - mixed),
     }
     for name, divergence in DIVERGENCES.items():
-        lesson = Rejections(adapter, divergence, tokens, at, target_label(logits))
+        lesson = Rejections(adapter.network, divergence, tokens, at, target_label(logits))
         torch.testing.assert_close(lesson.loss(adapter.weights), by_hand[name].sum())
 
 
 def test_a_text_beyond_the_models_length_is_read_from_its_end() -> None:
     adapter = LowRankAdapter(transformers_models().drafts[0])
     tokens, log_p = torch.arange(90) % 4, target_label(torch.zeros(2, 4, dtype=torch.float64))
-    lesson = Rejections(adapter, DIVERGENCES["forward_kl"], tokens, (10, 80), log_p)
-    alone = Rejections(adapter, DIVERGENCES["forward_kl"], tokens[17:], (63,), log_p[1:])
+    lesson = Rejections(adapter.network, DIVERGENCES["forward_kl"], tokens, (10, 80), log_p)
+    alone = Rejections(adapter.network, DIVERGENCES["forward_kl"], tokens[17:], (63,), log_p[1:])
     torch.testing.assert_close(lesson.loss(adapter.weights), alone.loss(adapter.weights))
 
 

@@ -21,7 +21,6 @@ from outpace.core.sampling_params import SamplingParams
 from outpace.core.tree import TokenTree
 from outpace.decode import Session
 from outpace.drafters.learning.online_adam import OnlineAdam
-from outpace.drafters.learning.versions import using
 from outpace.drafters.lookup.prediction import PredictionDrafter
 from outpace.models.hf.low_rank import LowRankAdapter
 from outpace.models.hf.target import HFTarget
@@ -264,7 +263,8 @@ def test_drafts_are_drawn_with_the_present_weights() -> None:
             if len(tree.forest.nodes[row]) < 2:
                 continue
             translated = [each for token in tokens.tolist() for each in draft.translated(token)]
-            q = learning.adapter.logits(torch.tensor(translated))[-1, own].softmax(-1)
+            adapter = learning.adapter
+            q = adapter.network.logits(torch.tensor(translated), adapter.weights)[-1, own].softmax(-1)
             assert isinstance(tree.claim, Drawn)
             found = tree.claim.q[tree.claim.row[tree.forest.nodes[row][1]]]
             torch.testing.assert_close(found[match], q)
@@ -371,7 +371,7 @@ def test_a_loss_that_is_no_number_leaves_the_last_weights() -> None:
     decode(parts, [0])
     good, updates = learning.adapter.weights, learning.num_updates
     loss = learning._loss
-    learning._loss = lambda text: loss(text) * math.nan
+    learning._loss = lambda text, weights: loss(text, weights) * math.nan
     found = texts(parts, [(0, 1), (2,)], requests(2, 1))
     assert [len(text) for text in found] == [30, 30]
     assert learning.adapter.weights is good and learning.num_failed > 5
@@ -386,7 +386,7 @@ def test_an_update_that_raises_ends_learning_not_decoding() -> None:
     decode(parts, [0])
     good, updates = learning.adapter.weights, learning.num_updates
 
-    def fails(text: object) -> Tensor:
+    def fails(text: object, weights: object) -> Tensor:
         raise torch.OutOfMemoryError("no memory is left")
 
     learning._loss = fails
@@ -403,7 +403,7 @@ def test_an_interrupted_update_leaves_the_last_weights() -> None:
     decode(parts, [0])
     good, loss = learning.adapter.weights, learning._loss
 
-    def interrupted(text: object) -> Tensor:
+    def interrupted(text: object, weights: object) -> Tensor:
         raise KeyboardInterrupt
 
     learning._loss = interrupted
@@ -429,13 +429,14 @@ def test_the_start_of_a_text_beyond_the_models_length_is_not_read() -> None:
     """The draft reads at most 64 tokens; the text has more."""
     parts = learning_parts(learn_every=16, learning_rate=1e-3, pairs="all")
     learning, lengths = learning_of(parts), list[int]()
-    logits = learning.adapter.logits
+    network = learning.adapter.network
+    logits = network.logits
 
-    def noted(tokens: Tensor) -> Tensor:
+    def noted(tokens: Tensor, weights: tuple[Tensor, ...]) -> Tensor:
         lengths.append(len(tokens))
-        return logits(tokens)
+        return logits(tokens, weights)
 
-    learning.adapter.logits = noted
+    network.logits = noted
     prompt = [0, 2] * 20  # 60 draft tokens
     texts(parts, [prompt], [SamplingParams(1.0, max_tokens=20, seed=1)])
     assert max(lengths) == 64 and learning.num_updates == 1 and learning.num_failed == 0
@@ -464,14 +465,15 @@ def test_an_untrained_adapter_changes_nothing_and_a_trained_one_all_outputs() ->
     adapter, tokens = LowRankAdapter(draft), torch.tensor([0, 1, 3, 1])
     with torch.no_grad():
         plain = draft.model(tokens[None]).logits[0]
-        assert torch.equal(adapter.logits(tokens), plain)
-        down, up = adapter.weights[-2:]  # of the LM head
-        with using(adapter, (*adapter.weights[:-1], torch.ones_like(up))):
-            hidden = draft.model.base_model(tokens[None]).last_hidden_state[0]
-            torch.testing.assert_close(
-                adapter.logits(tokens), plain + (hidden @ down.mT).sum(-1, keepdim=True)
-            )
-        assert torch.equal(adapter.logits(tokens), plain)
+        network, given = adapter.network, adapter.weights
+        assert torch.equal(network.logits(tokens, given), plain)
+        down, up = given[-2:]  # of the LM head
+        hidden = draft.model.base_model(tokens[None]).last_hidden_state[0]
+        torch.testing.assert_close(
+            network.logits(tokens, (*given[:-1], torch.ones_like(up))),
+            plain + (hidden @ down.mT).sum(-1, keepdim=True),
+        )
+        assert network.weights is given and torch.equal(network.logits(tokens, given), plain)
 
 
 def test_adam_is_torchs_and_keeps_its_weights_when_an_update_fails() -> None:

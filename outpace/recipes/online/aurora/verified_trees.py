@@ -18,7 +18,7 @@ from outpace.core.contracts import Step
 from outpace.drafters.learning.online_adam import Weights
 from outpace.drafters.learning.target_labels import Divergence, target_label
 from outpace.models.heads.draft_head import DraftHead
-from outpace.models.heads.learning_head import LearningHead
+from outpace.models.heads.learning_head import HeadNetwork, LearningHead
 from outpace.models.heads.text_reader import TextReader
 from outpace.sampling.divergence import cross_entropy
 
@@ -51,7 +51,7 @@ class _Node:
 class VerifiedTrees:
     """Implementation of drafters.learning.online_learning.Lesson: the end of a text, and its draft trees."""
 
-    model: LearningHead
+    network: HeadNetwork
     objective: Objective
     tokens: Tensor  # (T,) int64
     hidden: Tensor  # (C, H)
@@ -64,7 +64,7 @@ class VerifiedTrees:
         return len(self.nodes)
 
     def loss(self, weights: Weights) -> Tensor:
-        logits, nodes, objective = self.model.run(weights, self._logits), self.nodes, self.objective
+        logits, nodes, objective = self.network.run(weights, self._logits), self.nodes, self.objective
         label, following = (
             torch.tensor(each, device=logits.device)
             for each in ([node.label for node in nodes], [node.following for node in nodes])
@@ -189,7 +189,7 @@ class TreeNotes:
             for node in (text.nodes[place] for place in order)
         ]
         lesson = VerifiedTrees(
-            self._model,
+            self._model.network,
             self._objective,
             torch.tensor(text.tokens[begin:]),
             torch.stack(text.hidden[begin:-1]),

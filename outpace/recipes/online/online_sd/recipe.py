@@ -66,7 +66,7 @@ def online_sd(
         raise ValueError(f"learning_rate is {learning_rate}; give a positive step size")
     model = LearningTable(draft) if isinstance(draft, TableTarget) else LowRankAdapter(draft)
     learning = OnlineLearning(
-        RejectedPositions(model, DIVERGENCES[loss]),
+        RejectedPositions(model.network, DIVERGENCES[loss]),
         Versions(model, LocalTrainer(model.weights, learning_rate, positions=positions, replay=replay)),
         requests=requests,
         positions=positions,

@@ -13,8 +13,7 @@ from torch import Tensor
 from outpace.core.contracts import Step
 from outpace.drafters.learning.online_adam import Weights
 from outpace.drafters.learning.target_labels import Divergence, target_label
-from outpace.drafters.learning.versions import using
-from outpace.models.hf.low_rank import LowRankAdapter
+from outpace.models.hf.low_rank import LowRankNetwork
 from outpace.models.table import LearningTable
 
 CONTEXT = 256  # most tokens of a text that are read before the first position to learn
@@ -25,7 +24,7 @@ class Rejections:
     """Implementation of drafters.learning.online_learning.Lesson: positions of one text at which a draft
     token was rejected."""
 
-    model: LowRankAdapter | LearningTable
+    network: LowRankNetwork | LearningTable
     divergence: Divergence
     tokens: Tensor  # (T,) int64
     at: tuple[int, ...]  # (M,) index of the token after which the rejected one stood
@@ -36,11 +35,10 @@ class Rejections:
         return len(self.at)
 
     def loss(self, weights: Weights) -> Tensor:
-        limit, end = self.model.target.max_length, self.at[-1] + 1
+        limit, end = self.network.max_length, self.at[-1] + 1
         begin = max(0, self.at[0] - CONTEXT, 0 if limit is None else end - limit)
         at = [place - begin for place in self.at if place >= begin]
-        with using(self.model, weights):
-            logits = self.model.logits(self.tokens[begin:end])[at]
+        logits = self.network.logits(self.tokens[begin:end], weights)[at]
         # padded vocabularies differ in length: ids that both have stand for the same tokens
         shared = min(logits.shape[1], self.log_p.shape[1])
         log_p = self.log_p[-len(at) :, :shared].to(logits.device)
@@ -58,8 +56,8 @@ class RejectedPositions:
     """Implementation of drafters.learning.online_learning.Lessons: notes of every step the position after the
     accepted tokens, if a token was drafted there. What was drafted behind it was not tested."""
 
-    def __init__(self, model: LowRankAdapter | LearningTable, divergence: Divergence) -> None:
-        self._model, self._divergence = model, divergence
+    def __init__(self, network: LowRankNetwork | LearningTable, divergence: Divergence) -> None:
+        self._network, self._divergence = network, divergence
         self._texts: dict[int, _Text] = {}  # by slot
 
     def note(self, step: Step, row: int) -> int:
@@ -90,7 +88,7 @@ class RejectedPositions:
             return None
         at, log_p = zip(*text.new, strict=True)
         text.new = []
-        return Rejections(self._model, self._divergence, text.tokens, at, torch.stack(log_p))
+        return Rejections(self._network, self._divergence, text.tokens, at, torch.stack(log_p))
 
     def forget(self, slot: int) -> None:
         self._texts.pop(slot, None)

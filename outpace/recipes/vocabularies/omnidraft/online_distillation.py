@@ -14,7 +14,6 @@ from torch import Tensor
 
 from outpace.core.contracts import Step
 from outpace.drafters.learning.online_adam import OnlineAdam, Weights
-from outpace.drafters.learning.versions import using
 from outpace.models.hf.low_rank import LowRankAdapter
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.sampling.divergence import cross_entropy, reverse_kl
@@ -119,7 +118,7 @@ class OnlineDistillation:
             for text in texts:
                 text.new = []
         if changed:
-            self.adapter.weights = self._adam.weights
+            self.adapter.use(self._adam.weights)
         self.num_updates += changed
         self.num_failed += not changed
         return changed
@@ -127,15 +126,14 @@ class OnlineDistillation:
     def _losses(self, texts: Sequence[_Text], weights: Weights) -> Iterator[Tensor]:
         """The loss of each text, divided by the number of tokens that are learned in all texts."""
         count = max(1, sum(len(text.new) for text in texts))
-        with using(self.adapter, weights):
-            for text in texts:
-                if text.new:
-                    yield self._loss(text) / count
+        for text in texts:
+            if text.new:
+                yield self._loss(text, weights) / count
 
-    def _loss(self, text: _Text) -> Tensor:
+    def _loss(self, text: _Text, weights: Weights) -> Tensor:
         """The sum of the losses of a text's new tokens."""
         tokens, starts = self._in_draft_tokens(text)
-        logits = self.adapter.logits(torch.tensor(tokens))
+        logits = self.adapter.network.logits(torch.tensor(tokens), weights)
         loss = logits.new_zeros((), dtype=torch.promote_types(torch.float32, logits.dtype))
         matched = [(starts[index], p) for index, p in text.new if p is not None and starts[index] > 0]
         if matched:

@@ -111,6 +111,8 @@ class PairMergingDrafter:
             self._of_all.learn(range(len(cross_vocabulary.target_vocabulary.pieces)))
 
     def propose(self, ctx: Context, plan: Plan) -> Draft:
+        if self.learning is not None:
+            self.learning.adapter.activate()  # copies share a network
         self._rows = self._pairs_of(ctx)  # for `grow`, whose context is in the draft model's tokens
         return self._inner.propose(ctx, plan)
 
