@@ -7,6 +7,7 @@ import logging
 import socket
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any
@@ -122,6 +123,19 @@ def serve(
     prefix_cache: Annotated[
         bool, typer.Option(help="Share KV entries of equal beginnings; default: on.", show_default=False)
     ] = True,
+    learn: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Learn from all requests, in a process of its own; the drafter's weights are saved there.",
+        ),
+    ] = None,
+    learn_cpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST", help="CPUs that the trainer has alone, as in 6,7; default: all, at low priority."
+        ),
+    ] = None,
     shutdown_timeout: Annotated[
         float,
         typer.Option(min=0, metavar="SECONDS", help="Time for requests to end at a stop."),
@@ -132,6 +146,7 @@ def serve(
     --draft MODEL, --head HEAD or --depth 4, are listed by `serve --method METHOD --help`."""
     from outpace.recipes import parse_methods, read_options
 
+    cpus = _learn_cpus(learn, learn_cpus)
     others = [(each.name, each.options) for each in parse_methods(methods)] if methods else []
     for name, _ in others:
         read_options(name)  # an unknown name is refused before anything is imported
@@ -143,6 +158,7 @@ def serve(
     from outpace.serving.http.server import Server
     from outpace.serving.http.service import Service
     from outpace.serving.http.starting import refusing
+    from outpace.serving.learning.apart import learn_apart, learner_of
     from outpace.serving.methods import open_methods
 
     template, kv_bytes = o.read_text(chat_template), _size(kv_memory)
@@ -168,6 +184,12 @@ def serve(
             kv_bytes=kv_bytes,
             prefix_cache=prefix_cache,
         )
+        trainer = None
+        if learn is not None:
+            belongs_to = {"method": used.name, "target": target}
+            belongs_to |= {name: str(given[name]) for name in ("draft", "head") if given.get(name)}
+            trainer = learn_apart(learner_of(parts), learn, belongs_to, cpus)
+            service.metrics.watch_learning(trainer)
     admission = Admission()
     app = create_app(
         service,
@@ -195,7 +217,22 @@ def serve(
     for name, each in parts.items():
         if each.reference is not None:
             print_status(f"outpace: {name} is LOSSY: the texts are those of {each.reference.description}")
-    server.run([listener])
+    if trainer is not None:
+        print_status(
+            f"outpace: {used.name} learns from all requests, from version {trainer.versions.current.number}: "
+            f"learned weights, but no texts, are saved in {learn}; delete that folder to forget them"
+        )
+    with nullcontext() if trainer is None else closing(trainer):
+        server.run([listener])
+
+
+def _learn_cpus(learn: Path | None, text: str | None) -> frozenset[int]:
+    """The CPUs of --learn-cpus, which this process leaves."""
+    from outpace.serving.learning.cpus import reserved
+
+    if learn is None and text is not None:
+        raise ValueError("--learn-cpus is for --learn: give that too")
+    return reserved(text)
 
 
 def _size(text: str | None) -> int | None:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from outpace.api.row_output import Piece
 from outpace.core.contracts import Step
 from outpace.serving.engine_thread import EngineThread
+from outpace.serving.learning.trainer_process import TrainerProcess
 from outpace.serving.request import Event, Failed, Finished
 from outpace.serving.scheduler import Scheduler
 
@@ -92,6 +93,10 @@ class Metrics:
         ):
             self._gauges(name, other, about, read)
         self.registry.register(_SchedulerMetrics(scheduler, self._model))
+
+    def watch_learning(self, trainer: TrainerProcess) -> None:
+        """Add the metrics of a drafter that learns in a process of its own."""
+        self.registry.register(_LearningMetrics(trainer))
 
     def watch_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Add the number of tasks of the event loop that serves HTTP, which grows if one is left behind."""
@@ -212,6 +217,28 @@ class _SchedulerMetrics(Collector):
             "Exceptions of drafters; their requests go on without drafts.",
             value=scheduler.num_drafter_errors,
         )
+
+
+class _LearningMetrics(Collector):
+    """The counters of a drafter that learns."""
+
+    def __init__(self, trainer: TrainerProcess) -> None:
+        self._trainer = trainer
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        trainer, versions = self._trainer, self._trainer.versions
+        for name, about, gauge in (
+            ("version", "Number of the weights that the drafter has.", versions.current.number),
+            ("trainer_up", "1 while the trainer runs.", trainer.is_alive),
+        ):
+            yield GaugeMetricFamily(f"outpace_learning_{name}", about, value=gauge)
+        for name, about, count in (
+            ("updates", "Versions of the drafter's weights that were made.", versions.num_updates),
+            ("rolled_back", "Versions that were taken back for worse drafts.", versions.num_rolled_back),
+            ("steps_left_out", "Steps not noted, since the trainer was busy.", trainer.learning.num_left_out),
+            ("trainer_deaths", "Times that the trainer has died.", trainer.num_deaths),
+        ):
+            yield CounterMetricFamily(f"outpace_learning_{name}", about, value=count)
 
 
 def _add(counters: list[Counter], amount: int) -> None:

@@ -38,6 +38,6 @@ def learn_apart(
     if learned is not None:
         versions.restore(learned.version, learned.weights)
     weights_file.check_writable(folder)
-    made = TrainerProcess(versions, trainer, Settings(folder, belongs_to, cpus))
+    made = TrainerProcess(drafter.learning, trainer, Settings(folder, belongs_to, cpus))
     versions.trainer = made
     return made

@@ -21,8 +21,8 @@ from weakref import ReferenceType, ref
 import torch
 
 from outpace.drafters.learning.online_adam import Weights
+from outpace.drafters.learning.online_learning import OnlineLearning
 from outpace.drafters.learning.trainer import Lesson, LocalTrainer
-from outpace.drafters.learning.versions import Versions
 from outpace.serving.learning import weights_file
 from outpace.serving.learning.weights_file import Learned
 
@@ -69,12 +69,12 @@ class TrainerProcess:
     lessons of its update are lost. What goes wrong is logged, and decoding goes on. Memory: a copy of the
     drafter in the process, and its bytes here, from which a further process begins."""
 
-    def __init__(self, versions: Versions, trainer: LocalTrainer, settings: Settings) -> None:
-        """Computes the updates of `versions` in place of `trainer`. ValueError if the model that learns
+    def __init__(self, learning: OnlineLearning, trainer: LocalTrainer, settings: Settings) -> None:
+        """Computes the updates of `learning` in place of `trainer`. ValueError if the network that learns
         cannot be copied to a process."""
-        self._versions, self._settings = versions, settings
+        self.learning, self.versions, self._settings = learning, learning.versions, settings
         try:
-            self._copied = _dumps((versions.model.network, trainer))
+            self._copied = _dumps((self.versions.model.network, trainer))
         except (TypeError, AttributeError, pickle.PicklingError) as error:
             raise ValueError(
                 f"the drafter cannot be copied to another process ({error}): serve without --learn, and it "
@@ -102,7 +102,7 @@ class TrainerProcess:
         return self._flight is not None
 
     def learn(self, lessons: Sequence[Lesson]) -> None:
-        current = self._versions.current
+        current = self.versions.current
         request = _Request(tuple(lessons), current.number, self._start)
         self._start = None
         self._flight = self._thread.submit(self._exchange, request, current.weights)
@@ -121,7 +121,7 @@ class TrainerProcess:
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._process.kill()
         self._process.join()
-        found, before = self._versions.current, self._versions.before
+        found, before = self.versions.current, self.versions.before
         if before is not None and found.is_worse_than(before):
             found = before
         if found.number:
@@ -143,9 +143,9 @@ class TrainerProcess:
         if self._is_new and request.start is None:
             request = replace(request, start=current)
         try:
-            self._connection.send_bytes(_dumps(request, self._versions.model.network))
+            self._connection.send_bytes(_dumps(request, self.versions.model.network))
             self._is_new = False
-            reply: _Reply = _loads(self._connection.recv_bytes(), self._versions.model.network)
+            reply: _Reply = _loads(self._connection.recv_bytes(), self.versions.model.network)
         except (EOFError, OSError):
             self._again()
             return None
