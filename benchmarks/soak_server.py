@@ -103,6 +103,10 @@ def serving(arguments: Sequence[str]) -> Iterator[ServerProcess]:
                 address = ADDRESS.search(line)
             reader = Thread(target=log.extend, args=(process.stderr,), daemon=True)
             reader.start()
-            yield ServerProcess(process, address[1], log)
+            try:
+                yield ServerProcess(process, address[1], log)
+            finally:
+                process.kill()
+                reader.join(10)  # processes that the server has started may write a little longer
         finally:
             process.kill()

@@ -86,6 +86,10 @@ RUN_ELSEWHERE = {
         "tests/audit/test_own_server.py",
         "test_the_command_of_the_page_gives_its_output",
     ),
+    "outpace serve zoo:target --draft zoo:draft --method online-sd --requests 2 --learn learned": (
+        "tests/serving/learning/test_server.py",
+        "test_killing_the_trainer_and_the_server_loses_nothing",
+    ),
     **dict.fromkeys(
         (
             "outpace serve zoo:target --draft zoo:draft --method speculative-sampling",

@@ -13,7 +13,7 @@ next draft. A version whose drafts are accepted less often than those of the ver
 The paper trains all weights; here a low-rank adapter learns, as small as what a version, its moments and its
 predecessor need, in float32 beside weights of any type. So its steps are larger: 1e-3, the paper has 1e-4 for
 a narrow stream and 1e-5 for an open chat. The user's draft model is not changed, and what was learned lasts
-as long as these parts: one call of `outpace.generate` with all its prompts, or a server.
+as long as these parts, one call of `outpace.generate` or a server, which saves it with `--learn`.
 
 With `adaptive` the length of each draft is the one with the most expected tokens per time, from the present
 acceptance rate and the measured cost of drafting, as the paper plans it. Where it then drafts nothing,
