@@ -49,7 +49,7 @@ HEADS = (
 # draft heads for the wider target: folder -> head. They stay as they are, 3 % of the target: the share of a
 # head with one layer where the target has 30
 HEAD_COLUMNS = 1024
-WIDER_HEADS = {f"out/models/{name}-113m": f"zoo:{name}" for name in ("eagle", "hass", "eagle3")}
+WIDER_HEADS = {f"out/models/{name}-113m": f"zoo:{name}" for name in ("eagle", "hass", "eagle3", "p-eagle")}
 WIDER_METHODS = ",".join(
     f"{method}:head=out/models/{head}-113m"
     for method, head in (
@@ -70,12 +70,20 @@ HEADS_OF_WIDER_TARGET = (
     f"{WIDER_METHODS} "
     f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
 )
-# after equal training, in runs that share folders; draft models that fill masks from one seed only
-EQUAL_TRAINING = "--steps 300 --threads 1"
-SERIAL_HEADS = (
-    f"{EQUAL_TRAINING} --heads eagle,eagle2-25-nodes,eagle2,eagle3,medusa,hydra,jakiro,hass,coral,falcon,"
-    "gumiho,eagle3-longer,gto,eagle3-shuffled"
+# one forward for a block of drafts beside one for each of them
+BLOCKS_OF_WIDER_TARGET = (
+    f"{WIDER_PAIR} --compile --no-eager --dtype bfloat16 --methods "
+    "speculative-sampling:depth=10,eagle:tree=chain:head=out/models/hass-113m,"
+    "eagle:tree=chain:depth=10:head=out/models/hass-113m,auto:head=out/models/hass-113m,"
+    "p-eagle:tree=chain:depth=5:head=out/models/p-eagle-113m,"
+    "p-eagle:tree=chain:depth=8:head=out/models/p-eagle-113m,"
+    "p-eagle:depth=8:adaptive=true:head=out/models/p-eagle-113m,auto:head=out/models/p-eagle-113m "
+    f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
 )
+# after equal training, in runs that share folders; draft models that fill masks from one seed only
+HEADS_OF_1000_STEPS = "--steps 1000 --threads 1 --heads medusa,hydra,eagle,eagle2,hass,eagle3,eagle3-shuffled"
+EQUAL_TRAINING = "--steps 300 --threads 1"
+LATER_HEADS = f"{EQUAL_TRAINING} --heads eagle2,eagle3,jakiro,coral,falcon,gumiho,eagle3-longer,gto"
 BLOCK_DRAFTERS = f"{EQUAL_TRAINING} --heads eagle2,eagle3,parallelspec,p-eagle,dflash,ddtree,dspark"
 MASKED_DRAFTS = f"{EQUAL_TRAINING} --seeds 1 --heads speculative-sampling,pard,specdiff,diffuspec"
 BOTH_SOURCES = (
@@ -206,7 +214,9 @@ STEPS: dict[str, tuple[str, str]] = {
     ),
     "heads/heads-cpu.json": ("bench", HEADS),
     "heads/heads-113m-cpu.json": ("bench", HEADS_OF_WIDER_TARGET),
-    "heads/orderings-cpu.json": ("head_orderings", SERIAL_HEADS),
+    "heads/orderings-cpu.json": ("head_orderings", HEADS_OF_1000_STEPS),
+    "heads/later-heads-cpu.json": ("head_orderings", LATER_HEADS),
+    "blocks/blocks-113m-cpu.json": ("bench", BLOCKS_OF_WIDER_TARGET),
     "blocks/orderings-cpu.json": ("head_orderings", BLOCK_DRAFTERS),
     "blocks/masked-cpu.json": ("head_orderings", MASKED_DRAFTS),
     "lookup-or-draft/lookup-or-draft-cpu.json": ("bench", BOTH_SOURCES.format(head="zoo:hass")),

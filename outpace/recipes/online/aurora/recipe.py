@@ -19,8 +19,8 @@ whose drafts are accepted less often than those of the version before it is drop
 paper.
 
 There a trainer beside the server learns from its traffic; here an update is made between two steps. The
-given head is not changed, and what was learned lasts as long as these parts: one call of `outpace.generate`
-with all its prompts, or a server.
+given head is not changed, and what was learned lasts as long as these parts,
+one call of `outpace.generate` or a server, which saves it with `--learn`.
 """
 
 from __future__ import annotations
