@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,21 +12,19 @@ from torch import Tensor, nn
 
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.head_model import HeadModel
+from outpace.models.hf.low_rank import RUNS_EAGERLY
 
 
 class LearningHead:
     """A copy of a head, which shares with it what both have of the target. The given head stays as it is.
 
     `weights` holds the head's own parameters without its embedding, at least float32; they are replaced,
-    never written to. Memory: the head once more, and `weights` where they have another dtype. ValueError for
-    a compiled head."""
+    never written to. Memory: the head once more, and `weights` where they have another dtype. The copy runs
+    eagerly, also of a compiled head, and warns of that."""
 
     def __init__(self, opened: HeadModel) -> None:
         if opened.model.compiled is not None:
-            raise ValueError(
-                "only a head that runs eagerly can learn, and this one is compiled: load it without compile, "
-                "or use a method that does not learn"
-            )
+            warnings.warn(RUNS_EAGERLY.format("head"), stacklevel=2)
         self._active, head = [self], opened.head  # whose weights the network has; shared by all copies
         shared = [head.get_submodule(name.removesuffix(".")) for name in head.from_target]
         with torch.inference_mode(False), torch.no_grad():

@@ -7,6 +7,7 @@ Letters: T tokens, K token ids of the model, r rank, I inputs and O outputs of a
 from __future__ import annotations
 
 import copy
+import warnings
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from outpace.core.contracts import Target
 from outpace.models.hf.target import HFTarget
 
 RANK = 8
+RUNS_EAGERLY = "the {} runs eagerly while it learns, since the weights in compiled forwards are fixed"
 
 
 class LowRankNetwork:
@@ -69,24 +71,26 @@ class LowRankNetwork:
 
 class LowRankAdapter:
     """A second target for a transformers model that shares its weights, and adds low-rank changes to it.
-    Memory: twice r * (I + O) numbers per layer, as the initial weights are kept.
+    Memory: twice r * (I + O) numbers per layer, as the initial weights are kept. It runs eagerly, also for a
+    compiled draft, and warns of that.
 
-    ValueError for a draft that is not an eager transformers model, that was loaded in inference mode or that
-    has no linear layers.
+    ValueError for a draft that is no transformers model, that was loaded in inference mode or that has no
+    linear layers.
     """
 
     def __init__(self, draft: Target, rank: int = RANK) -> None:
-        if not isinstance(draft, HFTarget) or draft.compiled is not None:
-            kind = "compiled" if isinstance(draft, HFTarget) else type(draft).__name__
+        if not isinstance(draft, HFTarget):
             raise ValueError(
-                f"only a draft that transformers runs eagerly can learn, and this one is {kind}: load it "
-                "without compile, or do without learning"
+                f"only a transformers model can learn, and the draft is {type(draft).__name__}: use another "
+                "one, or do without learning"
             )
         if any(parameter.is_inference() for parameter in draft.model.parameters()):
             raise ValueError(
                 "a draft that was loaded in inference mode cannot learn: load it outside of "
                 "torch.inference_mode()"
             )
+        if draft.compiled is not None:
+            warnings.warn(RUNS_EAGERLY.format("draft model"), stacklevel=2)
         self.target = HFTarget(draft.model).fitted(draft.vocab)
         model = self.target.forward.model  # a private copy, which shares the weights
         self.network = LowRankNetwork(model, self.target.own_vocab, self.target.max_length, rank)

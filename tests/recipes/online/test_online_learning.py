@@ -266,11 +266,17 @@ def test_options_that_cannot_be_met_are_refused(name: str) -> None:
         learning_parts(name, learning_rate=0.0)
     with pytest.raises(ValueError, match="requests is 0"):
         learning_parts(name, requests=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_compiled_drafter_runs_eagerly_while_it_learns(name: str) -> None:
     given: Any = given_head().model if name == "aurora" else models().drafts[0]
     reader = given.reader
     given.reader = object()  # as of a compiled model
     try:
-        with pytest.raises(ValueError, match="compiled: load it without compile"):
-            learning_parts(name)
+        with pytest.warns(UserWarning, match="runs eagerly while it learns"):
+            parts = learning_parts(name, **LEARN)
     finally:
         given.reader = reader
+    texts(parts, [(0, 1)], requests(1, 3))
+    assert learner(parts).learning.versions.num_updates > 2
