@@ -1,4 +1,4 @@
-"""Charts of results, drawn by matplotlib: horizontal bars with 95 % intervals.
+"""Charts of results, drawn by matplotlib: horizontal bars with 95 % intervals, and lines over a stream.
 
 Text and axes are grey, which is legible on light and dark pages.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 REFERENCE = "#c8553d"  # colour of the line at a reference value
 OURS, PEER = "#3a7d44", "#c3c9d1"
+LINES = ("#3a7d44", "#c8553d", "#4a7fb5", "#b58a2c", "#8459a8", "#8a949e")
 TEXT = (
     "#7a828c"  # contrast ratio of at least 3.9 to white and to the dark pages of GitHub and the documentation
 )
@@ -93,6 +94,32 @@ def _draw(axes: Axes, panel: Panel, reference: float | None) -> None:
     axes.invert_yaxis()
     widest = max((max(bar.high, bar.value) for bar in panel.bars), default=1.0)
     axes.set_xlim(0, max(axes.get_xlim()[1], 1.18 * widest))
+
+
+def line_chart(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    axis_labels: tuple[str, str],
+    *,
+    mark: float | None = None,
+) -> Figure:
+    """A figure with one line for each name, and a dotted vertical line at `mark` of the x axis."""
+    with style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+        axes = figure.subplots()
+        axes.patch.set_alpha(0)
+        for place, (name, points) in enumerate(series.items()):
+            x, y = zip(*points, strict=True)
+            axes.plot(x, y, color=LINES[place % len(LINES)], linewidth=1.8, label=name)
+        if mark is not None:
+            axes.axvline(mark, color=TEXT, linestyle=":", linewidth=1.2)
+        axes.set_xlabel(axis_labels[0])
+        axes.set_ylabel(axis_labels[1])
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, fontsize=9, ncols=2)
+    figure.patch.set_alpha(0)
+    return figure
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -219,6 +219,12 @@ STEPS: dict[str, tuple[str, str]] = {
     "blocks/blocks-113m-cpu.json": ("bench", BLOCKS_OF_WIDER_TARGET),
     "blocks/orderings-cpu.json": ("head_orderings", BLOCK_DRAFTERS),
     "blocks/masked-cpu.json": ("head_orderings", MASKED_DRAFTS),
+    "learning/stream-cpu.json": ("learning_stream", ""),
+    "learning/makespan-cpu.json": ("makespan", ""),
+    "learning/makespan-113m-cpu.json": (
+        "makespan",
+        f"--target {WIDER_TARGET} --head out/models/hass-113m",
+    ),
     "lookup-or-draft/lookup-or-draft-cpu.json": ("bench", BOTH_SOURCES.format(head="zoo:hass")),
     "lookup-or-draft/lookup-or-draft-113m-cpu.json": (
         "bench",

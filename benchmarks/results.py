@@ -3,8 +3,8 @@ docs/results/NAME/.
 
 A page is a plot, a table of at most ten goals with the measured values, a paragraph on missed goals,
 further tables of a file's rows if it names any, and links to the JSON files. docs/results/NAME/page.json
-holds its title, panels, goals (under the key "targets"), paragraph and tables. A file that was measured on
-uncommitted changes is refused.
+holds its title, panels of bars or lines, goals (under the key "targets"), paragraph and tables. A file that
+was measured on uncommitted changes is refused.
 """
 
 from __future__ import annotations
@@ -193,6 +193,16 @@ def panel(files: Mapping[str, Result], spec: Mapping[str, Any]) -> plot.Panel | 
     return plot.Panel(spec["title"], bars) if bars else None
 
 
+def series(files: Mapping[str, Result], spec: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
+    """Name -> points of a line, of the rows of a file that have both values; spec: file, `by`, the field with
+    the names, `names`, those to draw, and `x` and `y`, fields."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for row in files.get(spec["file"], {}).get("results", ()):
+        if row.get(spec["by"]) in spec["names"] and row.get(spec["y"]) is not None:
+            found.setdefault(row[spec["by"]], []).append((row[spec["x"]], row[spec["y"]]))
+    return found
+
+
 def render(folder: Path, *, plot_path: Path | None = None) -> str:
     """The Markdown page of a folder; writes its plot to `plot_path`. ValueError for more than MAX_ROWS
     goals."""
@@ -202,8 +212,14 @@ def render(folder: Path, *, plot_path: Path | None = None) -> str:
     files = {path.name: load(path) for path in sorted(folder.glob("*.json.gz"))}
     rows = [(goal["what"], limits(goal), *verdict(goal, measured(files, goal))) for goal in page["targets"]]
     lines = [f"# {page['title']}", "", page["summary"], ""]
-    panels = [found for spec in page["panels"] if (found := panel(files, spec))]
-    if panels:
+    panels = [found for spec in page.get("panels", ()) if (found := panel(files, spec))]
+    drawn = page.get("lines")
+    if drawn and (points := series(files, drawn)):
+        if plot_path:
+            axes = drawn["axis"], page["axis"]
+            plot.save(plot.line_chart(points, axes, mark=drawn.get("mark")), plot_path)
+        lines += [f"![{page['axis']}]({folder.name}/plot.svg)", ""]
+    elif panels:
         if plot_path:
             plot.save(plot.bar_chart(panels, page["axis"], reference=page.get("reference")), plot_path)
         lines += [f"![{page['axis']}]({folder.name}/plot.svg)", ""]

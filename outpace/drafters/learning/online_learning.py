@@ -33,19 +33,28 @@ class Lessons(Protocol):
 class OnlineLearning:
     """Begins an update when `requests` requests have ended, or when `positions` positions are to be learned,
     whichever comes first. While the trainer is busy with the update before it waits, and nothing more is
-    noted: so the lessons in memory are bounded, and decoding never waits for a trainer in another process.
+    noted: so the lessons in memory are bounded, and decoding never waits for a trainer in another process. It
+    also waits while more than `most_rows` rows are decoded.
     """
 
-    def __init__(self, lessons: Lessons, versions: Versions, *, requests: int, positions: int) -> None:
+    def __init__(
+        self,
+        lessons: Lessons,
+        versions: Versions,
+        *,
+        requests: int,
+        positions: int,
+        most_rows: int | None = None,  # None: any number
+    ) -> None:
         """ValueError unless there is at least one request and one position."""
         if requests < 1 or positions < 1:
             raise ValueError(f"requests is {requests} and positions {positions}: give at least one of both")
         self.versions, self._lessons = versions, lessons
-        self._requests, self._positions = requests, positions
+        self._requests, self._positions, self._most_rows = requests, positions, most_rows
         self._ready: list[Lesson] = []  # of requests that have ended
         self._open: dict[int, None] = {}  # slots of requests that have not, in the order of their first steps
         self._num_ended = self._num_new = 0
-        self.num_left_out = 0  # steps that were not noted, since the trainer was busy
+        self.num_left_out = 0  # steps that were not noted, since an update was waited for
 
     @property
     def _is_due(self) -> bool:
@@ -70,7 +79,8 @@ class OnlineLearning:
         for row in step.finished:
             self._end(step.ctx.slots[row])
             self._num_ended += 1
-        if self._is_due and not self.versions.trainer.is_busy:
+        fits = self._most_rows is None or len(step.ctx.slots) <= self._most_rows
+        if fits and self._is_due and not self.versions.trainer.is_busy:
             changed |= self._update()
         return changed
 

@@ -85,7 +85,7 @@ from outpace.proof.mutants.skip_sets import BestDraft, chosen_layers, most_proba
 from outpace.proof.mutants.windows import best_draft_claimed, confidence_claimed
 from outpace.recipes.control.disco import LearnedConfidence
 from outpace.recipes.control.specdec_pp import Survival
-from outpace.recipes.online.aurora.recipe import aurora
+from outpace.recipes.online.aurora import aurora
 from outpace.recipes.online.online_sd.recipe import online_sd
 from outpace.recipes.training_free.stand.recipe import NGramProbabilityDrafter
 from outpace.recipes.vocabularies.omnidraft.early_stop import Stop

@@ -16,6 +16,7 @@ from outpace.core.contracts import Step
 from outpace.core.noise import KeyedNoise
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
+from outpace.drafters.learning.online_learning import LearningDrafter
 from outpace.drafters.model.cross_vocabulary import CacheSize
 from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.head_model import HeadModel
@@ -139,3 +140,57 @@ def test_texts_are_those_of_plain_decoding_while_a_batch_shrinks() -> None:
             for layer in target.model.model.layers:
                 layer.mlp.down_proj.weight.mul_(-2.0)
     assert found[0] != found[1]
+
+
+def test_the_head_learns_while_few_rows_run() -> None:
+    """Rows of different lengths: all are noted, and updates are made while at most two run."""
+    models = transformers_models()
+    given = HeadModel(untrained_eagle(models.target, 1))
+    parts = tlt.build(models.target, head=given, **RANGES, spot_rows=2, positions=12, learning_rate=1e-2)
+    assert isinstance(parts.drafter, LearningDrafter)
+    learning, rows_at_updates, noted = parts.drafter.learning, list[int](), list[int]()
+    sampling = [SamplingParams(1.0, max_tokens=length, seed=length) for length in (4, 6, 30, 40)]
+    prompts = [torch.tensor([row]) for row in range(4)]
+    before = 0
+    for step in Session(parts, prompts, sampling, LazyTargetProbs).steps():
+        if learning.versions.num_updates > before:
+            before = learning.versions.num_updates
+            rows_at_updates.append(len(step.ctx.slots))
+        noted.append(learning._num_new)
+    assert len(rows_at_updates) > 2 and max(rows_at_updates) <= 2
+    assert max(noted) <= 12 + 4 * 8 and learning.num_left_out > 0
+    with pytest.raises(ValueError, match="spot_rows is -1"):
+        tlt.build(models.target, head=given, spot_rows=-1)
+
+
+@pytest.mark.slow
+def test_a_head_that_learns_follows_a_target_that_changes() -> None:
+    """The target's weights are exchanged twice; acceptance afterwards is above that of a fixed head."""
+    rates = dict[int, float]()
+    for spot_rows in (0, 4):
+        models = transformers_models()
+        target: Any = models.target
+        parts = tlt.build(
+            models.target,
+            head=HeadModel(untrained_eagle(models.target, 1)),
+            depths=(3,),
+            num_nodes=(3,),
+            first_rows=(1,),
+            width=1,
+            spot_rows=spot_rows,
+            positions=64,
+            learning_rate=1e-2,
+        )
+        drafted = accepted = 0
+        for change in range(2):
+            weight = target.model.lm_head.weight
+            weight.data = weight.data.roll(change, 0)
+            for seed in range(12):
+                sampling = [SamplingParams(max_tokens=24, seed=10 * seed + row) for row in range(4)]
+                prompts = [torch.tensor([row % 3, seed % 3]) for row in range(4)]
+                for step in Session(parts, prompts, sampling, LazyTargetProbs).steps():
+                    if seed >= 8:
+                        drafted += len(step.ctx.slots)
+                        accepted += sum(step.draft.tree.forest.depths[node] for node in step.kept)
+        rates[spot_rows] = accepted / drafted
+    assert rates[4] > 1.2 * rates[0]

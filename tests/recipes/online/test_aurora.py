@@ -16,7 +16,9 @@ from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.drafters.learning.online_learning import LearningDrafter
 from outpace.drafters.learning.target_labels import DIVERGENCES
+from outpace.drafters.learning.verified_trees import Objective, TreeNotes, VerifiedTrees
 from outpace.models.heads.draft_head import head_config, untrained
+from outpace.models.heads.eagle.head import untrained_eagle
 from outpace.models.heads.eagle3.head import Eagle3Head
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.learning_head import LearningHead
@@ -24,8 +26,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.models import transformers_models
-from outpace.recipes.online.aurora.recipe import aurora
-from outpace.recipes.online.aurora.verified_trees import Objective, TreeNotes, VerifiedTrees
+from outpace.recipes.online.aurora import aurora
 from outpace.sampling.warp import warp
 
 PROMPTS = [(0, 1), (3,), (1, 3, 3), (1, 0), (3, 1, 0), (0, 0), (1, 1), (3, 3), (0, 1, 0)]
@@ -125,11 +126,11 @@ def head_with(ids: Sequence[int]) -> HeadModel:
     return HeadModel(untrained(head, target(), 1, (head.fc, head.layers, head.lm_head)))
 
 
-@pytest.mark.parametrize("ids", [None, [3, 0, 1]])
-def test_the_pass_over_trees_gives_the_distributions_that_tokens_were_drawn_from(
-    ids: list[int] | None,
-) -> None:
-    lessons, steps, _ = taught(TreeNotes, None if ids is None else head_with(ids))
+@pytest.mark.parametrize("kind", ["eagle3", "eagle3 with fewer tokens", "eagle"])
+def test_the_pass_over_trees_gives_the_distributions_that_tokens_were_drawn_from(kind: str) -> None:
+    ids = [3, 0, 1] if "fewer" in kind else None
+    given = HeadModel(untrained_eagle(target(), 1)) if kind == "eagle" else None
+    lessons, steps, _ = taught(TreeNotes, given if ids is None else head_with(ids))
     learned: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
     for lesson in lessons:
         logits = lesson.network.run(tuple(lesson.network.own.values()), lesson._logits)

@@ -27,7 +27,7 @@ from outpace.proof.decode_all import texts
 from outpace.proof.enumeration import Case, enumerate_distributions, largest_error
 from outpace.proof.models import Models, transformers_models
 from outpace.proof.per_row_drafter import Apart
-from outpace.recipes.online.aurora.recipe import aurora
+from outpace.recipes.online.aurora import aurora
 from outpace.recipes.online.online_sd.recipe import online_sd
 from outpace.sampling.target_probs import LazyTargetProbs
 

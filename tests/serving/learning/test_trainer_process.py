@@ -23,7 +23,7 @@ from outpace.drafters.learning.online_learning import LearningDrafter
 from outpace.drafters.learning.trainer import LocalTrainer
 from outpace.proof.decode_all import texts
 from outpace.proof.models import transformers_models
-from outpace.recipes.online.aurora.recipe import aurora
+from outpace.recipes.online.aurora import aurora
 from outpace.recipes.online.online_sd.recipe import online_sd
 from outpace.serving.learning import trainer_process
 from outpace.serving.learning.apart import learn_apart, learner_of

@@ -31,6 +31,7 @@ from outpace.core.contracts import Parts, TargetWithLayers, recipe
 from outpace.drafters.learning.online_learning import LearningDrafter, OnlineLearning
 from outpace.drafters.learning.target_labels import DIVERGENCES, DivergenceName
 from outpace.drafters.learning.trainer import LocalTrainer
+from outpace.drafters.learning.verified_trees import Objective, TreeNotes
 from outpace.drafters.learning.versions import Versions
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
@@ -38,7 +39,6 @@ from outpace.models.heads.eagle3.head import untrained_eagle3
 from outpace.models.heads.eagle3.kind import Eagle3Model
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.learning_head import LearningHead
-from outpace.recipes.online.aurora.verified_trees import Objective, TreeNotes
 from outpace.verifiers.rejection import Rejection
 
 

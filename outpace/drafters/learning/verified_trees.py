@@ -30,7 +30,7 @@ class Objective:
     """What is minimised."""
 
     divergence: Divergence
-    discarded: float  # weight of positions on rejected branches
+    discarded: float  # weight of positions on rejected branches; with 0 they are not noted
     labels: float  # weight of the cross entropy of the next token of the text
 
 
@@ -171,7 +171,8 @@ class TreeNotes:
 
     def drafted(self, step: Step, row: int, path: Sequence[int]) -> Sequence[int]:
         """The draft nodes to learn; `path`: the root and the nodes that are kept."""
-        return (step.draft.tree.forest.nodes[row] if path[-1] == step.verdict.leaf[row] else path)[1:]
+        is_whole = path[-1] == step.verdict.leaf[row] and self._objective.discarded > 0
+        return (step.draft.tree.forest.nodes[row] if is_whole else path)[1:]
 
     def label(self, step: Step, row: int, logits: Tensor) -> Tensor:  # (K,) -> (K,)
         """What is learned at a node of a row, from the target's logits there over the draft vocabulary."""
