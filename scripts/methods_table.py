@@ -12,12 +12,12 @@ from benchmarks.paired import Result, compare, load
 from outpace import recipes
 from outpace.bench.report.summary import ALL
 from outpace.core.contracts import Recipe, Target
+from outpace.drafters.compose.specialists import Specialists
 from outpace.models.heads.opened_head import OpenedHead
 from outpace.models.predictors.predictor import Predictor
 from outpace.models.slim.grouped_layers import DeepDraft
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._option_kinds import kinds_in
-from outpace.recipes.control.multilingual_drafter.specialists import Specialists
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

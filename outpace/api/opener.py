@@ -9,6 +9,7 @@ from typing import Any
 
 from outpace.api.model import Model, as_model, load
 from outpace.api.prompts import encode
+from outpace.drafters.compose.specialists import Specialists
 from outpace.models.heads.compressed import weights_of_head
 from outpace.models.heads.draft_head import DraftHead
 from outpace.models.heads.formats.files import names_target
@@ -22,7 +23,6 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.names import ZOO, packaged_heads, resolve
 from outpace.models.openvino.compressed_weights import CompressedWeights
 from outpace.models.vocabulary import CrossVocabularyDraft, Vocabulary
-from outpace.recipes.control.multilingual_drafter.specialists import Specialists
 
 # most token ids by which checkpoints with one tokenizer are padded to different sizes
 PADDING = 1024

@@ -16,7 +16,9 @@ from typing import Any, Protocol, get_args
 
 from outpace.core.contracts import Target, TargetWithLayers
 from outpace.drafters.compose.methods import Methods
+from outpace.drafters.compose.specialists import Specialist, Specialists
 from outpace.indexes import store
+from outpace.indexes.prompt_profile import PromptProfile
 from outpace.indexes.store import (
     HiddenStateFile,
     SkipSetFile,
@@ -36,8 +38,6 @@ from outpace.models.predictors.kinds import PredictorKind, predictor_kinds
 from outpace.models.slim.grouped_layers import DeepDraft
 from outpace.models.vocabulary import CrossVocabularyDraft
 from outpace.recipes._options import RecipeError
-from outpace.recipes.control.multilingual_drafter.prompt_profile import PromptProfile
-from outpace.recipes.control.multilingual_drafter.specialists import Specialist, Specialists
 from outpace.recipes.relaxed.reflective_verification.reflection import Reflection
 
 

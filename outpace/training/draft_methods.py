@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 
 from outpace.api.engines import ENGINES, NUM_TOKENS, Drafting
 from outpace.api.model import Model
+from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.hf.target import HFTarget
 from outpace.models.mask_token import KEY
-from outpace.recipes.control.multilingual_drafter.prompt_profile import PromptProfile
 from outpace.training.config import Answers, Distillation, Optimizer, TrainConfig
 from outpace.training.draft_model import draft_model, save_model
 from outpace.training.lessons.draft_models import (

@@ -17,12 +17,12 @@ from transformers import GenerationConfig
 import outpace
 from outpace import recipes
 from outpace.api.model import Model
+from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.adapter import EXIT_LAYER
 from outpace.models.fingerprint import target_fingerprint
 from outpace.models.hf.target import HFTarget
 from outpace.models.slim.make import drafting_layers
 from outpace.proof.models import recurrent_models
-from outpace.recipes.control.multilingual_drafter.prompt_profile import PromptProfile
 from outpace.training.answers import sampled
 from outpace.training.config import ConfigError, TrainConfig, changed, settings
 from outpace.training.features import FeatureSource

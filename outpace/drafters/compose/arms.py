@@ -19,17 +19,18 @@ class ArmsDrafter(Combined):
     not drafted by any.
 
     The arm's own controller plans its draft. All drafters observe every step, so that an arm that is chosen
-    again knows the text; a controller observes those rows of a step that it has planned. It sees their times
-    if it has planned all rows.
+    again knows the text; with `apart` those rows that they have drafted, as the controllers do. They see the
+    times if these are all rows.
 
     The choice must follow from committed tokens, earlier steps, times and noise of its own: then q of the
     chosen arm is the distribution of its tokens, whatever the other arms would have drafted.
     """
 
-    def __init__(self, arms: Sequence[Parts]) -> None:
-        """`arms`: methods for one target. Their verifiers are not used."""
+    def __init__(self, arms: Sequence[Parts], *, apart: bool = False) -> None:
+        """`arms`: methods for one target. Their verifiers are not used. `apart`: each request keeps its
+        arm."""
         super().__init__(*[arm.drafter for arm in arms])
-        self._arms = tuple(arms)
+        self._arms, self._apart = tuple(arms), apart
         self._planned: dict[int, int] = {}  # slot -> the arm that drafts it in this step
         for arm in arms:
             self.want |= arm.controller.want
@@ -52,7 +53,8 @@ class ArmsDrafter(Combined):
         return joined_drafts(drafts, rows)
 
     def observe(self, step: Step) -> None:
-        super().observe(step)
+        if not self._apart:
+            super().observe(step)
         groups: dict[int, list[int]] = {}
         for row, slot in enumerate(step.ctx.slots):
             if slot in self._planned:
@@ -62,6 +64,8 @@ class ArmsDrafter(Combined):
             own = step
             if len(rows) < len(step.ctx.slots):  # the times are those of all rows, not of these
                 own = replace(step_of_rows(step, rows), seconds={})
+            if self._apart:
+                self._arms[arm].drafter.observe(own)
             self._arms[arm].controller.observe(own)
 
     def release(self, slots: Sequence[int]) -> None:

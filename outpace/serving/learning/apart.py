@@ -18,9 +18,9 @@ def learner_of(methods: Mapping[str, Parts]) -> LearningDrafter:
     found = [parts.drafter for parts in methods.values() if isinstance(parts.drafter, LearningDrafter)]
     if len(found) != 1:
         raise ValueError(
-            f"--learn needs one method that learns while it drafts, and {', '.join(methods)} "
-            f"{'does not' if len(methods) == 1 else f'are {len(found)} of them'}: choose one, such as "
-            "--method online-sd or --method aurora"
+            f"--learn needs one drafter that learns, and {', '.join(methods)} "
+            f"{'has' if len(methods) == 1 else 'have'} {len(found) or 'none, or several'}: choose a method "
+            "that has one, as --method online-sd or --method aurora"
         )
     return found[0]
 

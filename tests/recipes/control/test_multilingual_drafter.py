@@ -17,18 +17,19 @@ import torch
 from transformers import AutoTokenizer
 
 from outpace import recipes
+from outpace.controllers.prompt_router import PromptRouter
 from outpace.core.contracts import Step
 from outpace.core.sampling_params import SamplingParams
 from outpace.decode import Session
+from outpace.drafters.compose.specialists import Specialist, Specialists
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.indexes.prompt_profile import FILE, ProfileError, PromptProfile
 from outpace.models.table import TableTarget
 from outpace.proof.models import tables
 from outpace.proof.suite import PROMPTS, Subject, ragged
 from outpace.recipes._option_kinds import FunctionOpener, kind_of
 from outpace.recipes.base.speculative_sampling import speculative_sampling
-from outpace.recipes.control.multilingual_drafter.prompt_profile import FILE, ProfileError, PromptProfile
-from outpace.recipes.control.multilingual_drafter.recipe import PromptRouter, multilingual_drafter
-from outpace.recipes.control.multilingual_drafter.specialists import Specialist, Specialists
+from outpace.recipes.control.multilingual_drafter import multilingual_drafter
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.serving.methods import open_methods
 from outpace.zoo import path

@@ -6,18 +6,24 @@ import math
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from outpace.core.contracts import Parts, Step
 from outpace.core.sampling_params import SamplingParams
+from outpace.drafters.compose.arms import ArmsDrafter
+from outpace.drafters.compose.specialists import Specialist, Specialists
 from outpace.drafters.learning.online_learning import LearningDrafter
 from outpace.drafters.learning.target_labels import DIVERGENCES, target_label
+from outpace.indexes.prompt_profile import PromptProfile
 from outpace.models.hf.low_rank import LowRankAdapter
 from outpace.models.hf.target import HFTarget
 from outpace.models.table import LearningTable, TableTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.models import tables, transformers_models
+from outpace.proof.suite import Subject, ragged
+from outpace.recipes._option_kinds import kind_of
 from outpace.recipes.online.online_sd.recipe import online_sd
 from outpace.recipes.online.online_sd.rejected_positions import RejectedPositions, Rejections
 from outpace.sampling.warp import warp
@@ -144,3 +150,44 @@ def test_the_length_of_drafts_is_replanned_if_asked() -> None:
     lengths = set[int]()
     texts(parts, [(0, 1)], SAMPLING[:1], observe=lambda step: lengths.add(len(step.draft.tree) - 1))
     assert len(lengths) > 1
+
+
+def test_a_specialist_learns_from_the_prompts_of_its_kind_alone() -> None:
+    """Two kinds of prompts in turn; a draft model per kind keeps what it has learned of its own."""
+    target, drafts = table_target(), tables().drafts
+    profiles = [PromptProfile.learned([[token] * 3] * 4, target.vocab) for token in (0, 1)]
+    specialists = Specialists(
+        tuple(Specialist(drafts[0], profile) for profile in profiles)  # both begin as the same model
+    )
+    parts = online_sd.build(target, draft=drafts[0], specialists=specialists, depth=2, positions=4)
+    assert isinstance(parts.drafter, ArmsDrafter)
+    arms: Any = [arm.drafter for arm in parts.drafter._arms]
+    assert all(isinstance(arm, LearningDrafter) for arm in arms)
+
+    def numbers() -> list[int]:
+        return [arm.learning.versions.num_updates for arm in arms]
+
+    prompts = [(0, 0, 0), (0, 0), (0, 0, 0)]
+    texts(parts, prompts, SAMPLING)
+    first = numbers()
+    assert first[0] == first[2] == 0 < first[1]
+    before = [arm._model.weights[0] for arm in arms]
+    texts(parts, [(1, 1, 1), (1, 1), (1, 1, 1)], SAMPLING)
+    second = numbers()
+    assert second[0] == 0 < second[2] and second[1] == first[1]
+    assert arms[1]._model.weights[0] is before[1] and arms[2]._model.weights[0] is not before[2]
+    # rows of both kinds in one batch
+    texts(parts, [(0, 0, 0), (1, 1, 1), (0, 0)], SAMPLING)
+    assert numbers()[1] > second[1] and numbers()[2] > second[2]
+    accepted = [arm.learning.versions.current.tested for arm in arms]
+    assert accepted[0] == 0
+
+
+@pytest.mark.slow
+def test_it_is_exact_with_specialists() -> None:
+    models = tables()
+    kind = kind_of(Specialists)
+    assert kind is not None
+    options = {"draft": models.drafts[0], "specialists": kind.fixture(models), "depth": 2, "positions": 2}
+    proof = Subject(online_sd, options, models).prove(ragged, 1000)
+    assert proof.holds and proof.deepest >= 2, proof.verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outpace.core.contracts import Target
-from outpace.recipes.control.multilingual_drafter.prompt_profile import PromptProfile
+from outpace.indexes.prompt_profile import PromptProfile
 
 
 @dataclass(frozen=True, eq=False)
