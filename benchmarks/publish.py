@@ -80,12 +80,11 @@ BLOCKS_OF_WIDER_TARGET = (
     "p-eagle:depth=8:adaptive=true:head=out/models/p-eagle-113m,auto:head=out/models/p-eagle-113m "
     f"{ALL_PROMPTS} --num-prompts 6 --rounds 1 --max-tokens 96"
 )
-# after equal training, in runs that share folders; draft models that fill masks from one seed only
+# after equal training, in runs that share folders
 HEADS_OF_1000_STEPS = "--steps 1000 --threads 1 --heads medusa,hydra,eagle,eagle2,hass,eagle3,eagle3-shuffled"
 EQUAL_TRAINING = "--steps 300 --threads 1"
 LATER_HEADS = f"{EQUAL_TRAINING} --heads eagle2,eagle3,jakiro,coral,falcon,gumiho,eagle3-longer,gto"
-BLOCK_DRAFTERS = f"{EQUAL_TRAINING} --heads eagle2,eagle3,parallelspec,p-eagle,dflash,ddtree,dspark"
-MASKED_DRAFTS = f"{EQUAL_TRAINING} --seeds 1 --heads speculative-sampling,pard,specdiff,diffuspec"
+BLOCK_DRAFTERS = f"{EQUAL_TRAINING} --seeds 2 --heads eagle2,eagle3,parallelspec,p-eagle,dflash,ddtree,dspark"
 BOTH_SOURCES = (
     "--compile --no-eager --dtype bfloat16 --methods speculative-sampling,eagle:tree=chain:head={head},"
     "prompt-lookup,suffix-decoding,lookup-or-draft,lookup-or-draft:head={head} "
@@ -218,7 +217,6 @@ STEPS: dict[str, tuple[str, str]] = {
     "heads/later-heads-cpu.json": ("head_orderings", LATER_HEADS),
     "blocks/blocks-113m-cpu.json": ("bench", BLOCKS_OF_WIDER_TARGET),
     "blocks/orderings-cpu.json": ("head_orderings", BLOCK_DRAFTERS),
-    "blocks/masked-cpu.json": ("head_orderings", MASKED_DRAFTS),
     "learning/stream-cpu.json": ("learning_stream", ""),
     "learning/makespan-cpu.json": ("makespan", ""),
     "learning/makespan-113m-cpu.json": (
