@@ -217,6 +217,7 @@ STEPS: dict[str, tuple[str, str]] = {
     "heads/later-heads-cpu.json": ("head_orderings", LATER_HEADS),
     "blocks/blocks-113m-cpu.json": ("bench", BLOCKS_OF_WIDER_TARGET),
     "blocks/orderings-cpu.json": ("head_orderings", BLOCK_DRAFTERS),
+    "recurrent/trees-cpu.json": ("recurrent_trees", ""),
     "learning/stream-cpu.json": ("learning_stream", ""),
     "learning/makespan-cpu.json": ("makespan", ""),
     "learning/makespan-113m-cpu.json": (

@@ -1,4 +1,4 @@
-"""The programs that measure drafters which learn, and batches with a long tail."""
+"""The programs that measure drafters which learn, batches with a long tail, and trees on recurrent layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 import typer
 
-from benchmarks import learning_stream, makespan, plot, results
+from benchmarks import learning_stream, makespan, plot, recurrent_trees, results
 from benchmarks.learning_stream import Answer, Window, latencies, recovered_after, stream, windows
 from benchmarks.makespan import lengths
 
@@ -94,3 +94,19 @@ def test_batches_are_timed_with_and_without_drafts(tmp_path: Path) -> None:
     steps = {each["contender"]: each["steps"] for each in found["results"]}
     assert drafted["off"] == 0 < drafted["tlt"] < steps["tlt"] and drafted["always"] == steps["always"]
     assert len(found["ratios"]) == 3
+
+
+@pytest.mark.programs
+def test_trees_and_chains_are_timed_on_recurrent_layers(tmp_path: Path) -> None:
+    recurrent_trees.main(
+        tmp_path / "it.json", small=64, large=128, num_layers=4, steps=3, prompts=3, max_tokens=6, number=1
+    )
+    found = json.loads((tmp_path / "it.json").read_text(encoding="utf-8"))
+    names = {(each["family"], each["name"]) for each in found["results"]}
+    assert len(names) == 7 and ("Mamba 2", recurrent_trees.BY_LEVEL) in names
+    assert all(each["tokens_per_step"] >= 1 and each["milliseconds"] > 0 for each in found["results"])
+    assert {each["over"] for each in found["ratios"]} == {
+        recurrent_trees.CHAIN,
+        "plain",
+        recurrent_trees.BY_LEVEL,
+    }

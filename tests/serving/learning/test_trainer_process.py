@@ -104,11 +104,10 @@ def test_updates_are_those_of_a_trainer_in_the_same_process(name: str, apart: An
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
 def test_a_trainer_that_is_killed_is_started_again_and_texts_go_on(
-    name: str, apart: Any, caplog: pytest.LogCaptureFixture
+    apart: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    parts = parts_of(name)
+    parts = parts_of("online-sd")
     process, versions = apart(parts), learner(parts).learning.versions
     decode(parts, 0, process)
     before = versions.num_updates
