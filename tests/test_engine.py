@@ -16,7 +16,7 @@ from outpace.drafters.lookup.ngram import NGram
 from outpace.drafters.model.draft_model import DraftModel
 from outpace.engine.engine import Engine
 from outpace.proof.decode_all import texts
-from outpace.proof.models import tables
+from outpace.proof.models import tables, transformers_models
 from outpace.verifiers.match import Match
 from outpace.verifiers.rejection import Rejection
 
@@ -128,3 +128,35 @@ def test_prefixes_are_shared_where_the_cache_can() -> None:
     engine = Engine[str](parts())
     assert engine.share_prefixes() == (engine.prefix_cache is not None)
     assert not engine.share_prefixes(False) and engine.prefix_cache is None
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_after_a_change_of_the_targets_weights_no_entries_from_before_are_used(is_told: bool) -> None:
+    """Requests in flight, and a later one that begins as one that has ended."""
+    models = transformers_models()
+    target: Any = models.target
+    engine = Engine[str](Parts(target, DraftModel(models.drafts[0]), Match(), Fixed(2)))
+    assert engine.share_prefixes()
+    ended = [0, 1, 2, 3, 1, 2]
+    engine.add("ended", prompt(*ended), SamplingParams(max_tokens=2))
+    decode(engine)
+    for owner, begin in (("a", 2), ("b", 3)):
+        engine.add(owner, prompt(begin, 1, 1, begin), SamplingParams(max_tokens=24))
+    engine.step()
+    before = {owner: engine.session.request(slot).text() for slot, owner in engine.running.items()}
+    with torch.no_grad():
+        for layer in target.model.model.layers:
+            layer.self_attn.v_proj.weight.mul_(-2.0)
+    if is_told:
+        engine.target_changed()
+    engine.add("c", prompt(*ended), SamplingParams(max_tokens=12))
+    found = decode(engine)
+    wrong = 0
+    for owner, text in {**before, "c": prompt(*ended)}.items():
+        tokens = text.tolist()
+        for token in found[owner]:
+            with torch.no_grad():
+                wrong += token != int(target.model(torch.tensor([tokens])).logits[0, -1].argmax())
+            tokens.append(token)
+    assert {len(before[owner]) + len(found[owner]) for owner in before} == {28}
+    assert (wrong == 0) == is_told

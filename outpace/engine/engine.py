@@ -133,6 +133,20 @@ class Engine(Generic[Owner]):
             self.session.cancel(slot)
         return owner
 
+    def target_changed(self) -> None:
+        """The target's weights have been exchanged since the last step, as those of a policy that is trained:
+        drop the KV entries of all texts. Those that run go on, perhaps in other slots and without predicted
+        outputs, after the target has read them again."""
+        rows = [(self.session.request(slot), owner) for slot, owner in self.running.items()]
+        for slot in list(self.running):
+            self.cancel(slot)
+        self.close()
+        if self.prefix_cache is not None:
+            for limit in (0, 1 << 62):
+                self.prefix_cache.limit(limit, by="changed")
+        for request, owner in rows:
+            self.rejoin(owner, request)
+
     def output(self, slot: int) -> list[int]:
         """The generated tokens of the last request in this slot, also after its end."""
         return self.session.request(slot).output()
