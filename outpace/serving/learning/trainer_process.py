@@ -84,6 +84,7 @@ class TrainerProcess:
         self._flight: Future[Weights | None] | None = None
         self._thread = ThreadPoolExecutor(1, "trainer")
         self._logged = set[str]()
+        self._is_closed = False
         self.num_deaths = 0
         self._open()
 
@@ -118,6 +119,7 @@ class TrainerProcess:
 
     def close(self) -> None:
         """End the process and save the weights in use. An update in flight is lost."""
+        self._is_closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._process.kill()
         self._process.join()
@@ -155,9 +157,9 @@ class TrainerProcess:
         return tuple(new.to(old.device) for new, old in zip(reply.weights, current, strict=True))
 
     def _again(self) -> bool:
-        """Start the process again after its death; returns False if that was done often enough."""
+        """Start the process again after its death; returns False if it was ended, or died too often."""
         self._process.join()
-        if self.num_deaths > RESTARTS:
+        if self._is_closed or self.num_deaths > RESTARTS:
             return False
         self.num_deaths += 1
         sentence = f"the trainer ended with exit code {self._process.exitcode}; serving goes on"
@@ -178,7 +180,11 @@ class TrainerProcess:
 
 def _run(connection: Connection, copied: bytes, settings: Settings) -> None:
     """The process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too, and the server ends it
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # reach it too, and the server ends it
+        signal.signal(number, signal.SIG_IGN)
     os.nice(NICE)
     if settings.cpus:
         os.sched_setaffinity(0, settings.cpus)

@@ -185,6 +185,12 @@ def test_decoding_never_waits_for_the_trainer(apart: Any) -> None:
     process._flight.result(60)
     decode(parts, 4)
     assert learning.versions.num_updates > 0
+    os.kill(process.pid, signal.SIGSTOP)
+    while not process.is_busy:
+        decode(parts, 5)
+    flight = process._flight
+    process.close()  # in the middle of an update, which is no death
+    assert flight.result(60) is None and not process.is_alive and process.num_deaths == 0
 
 
 @pytest.mark.slow
