@@ -42,7 +42,7 @@ SpeculativeConfig = Annotated[
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")]
 Device = Annotated[
     str | None,
-    typer.Option(help="Device, such as cpu or cuda:0; default: a CUDA GPU, else the CPU."),
+    typer.Option(help="Device, as cpu or cuda:0; default: a CUDA GPU, else the CPU."),
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the target on the hub.")]
 Trust = Annotated[
@@ -61,7 +61,7 @@ Weights = Annotated[
 DraftWeights = Annotated[str | None, typer.Option(help="The same for draft models and draft heads.")]
 KvCache = Annotated[
     str | None,
-    typer.Option(help="int8: a smaller and less exact KV cache of the target, if it is compiled."),
+    typer.Option(help="int8: a smaller, less exact KV cache of a compiled target."),
 ]
 Exact = Annotated[
     bool, typer.Option("--exact", help="Refuse a LOSSY method, which changes the output's distribution.")

@@ -99,9 +99,7 @@ def serve(
     ] = None,
     allowed_origins: Annotated[
         str | None,
-        typer.Option(
-            metavar="JSON", help="Sites whose pages may send requests, as in '[\"*\"]'; default: none."
-        ),
+        typer.Option(metavar="JSON", help="Sites whose pages may send requests, as in '[\"*\"]'."),
     ] = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log every request; that slows small ones.")
@@ -127,14 +125,12 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Learn from all requests, in a process of its own; the drafter's weights are saved there.",
+            help="Let the drafter learn from requests, and save what it learned.",
         ),
     ] = None,
     learn_cpus: Annotated[
         str | None,
-        typer.Option(
-            metavar="LIST", help="CPUs that the trainer has alone, as in 6,7; default: all, at low priority."
-        ),
+        typer.Option(metavar="LIST", help="CPUs that only the learning has, as in 6,7; default: all."),
     ] = None,
     shutdown_timeout: Annotated[
         float,
@@ -142,8 +138,7 @@ def serve(
     ] = 30.0,
     debug: Debug = False,
 ) -> None:
-    """Serve a model to clients of OpenAI's API, such as the openai package. The method's options, such as
-    --draft MODEL, --head HEAD or --depth 4, are listed by `serve --method METHOD --help`."""
+    """Serve a model by OpenAI's API. `serve --method METHOD --help` lists the method's options."""
     from outpace.recipes import parse_methods, read_options
 
     cpus = _learn_cpus(learn, learn_cpus)

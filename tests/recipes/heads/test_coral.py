@@ -239,7 +239,7 @@ def test_heads_learn_alike_features_and_then_their_router_alone(tmp_path: Path) 
     save_head(head, tmp_path, target())
 
     routed: Any = load_head("coral", tmp_path, target())
-    frozen = {name: weight.clone() for name, weight in routed.float().own.items()}
+    frozen = {name: weight.clone() for name, weight in copy.deepcopy(routed).float().own.items()}
     config = config_of("head.groups=6", "head.active_groups=2")
     model: Any = type("Opened", (), {"target": target()})
     routed = method.untrained(model, config, (), str(tmp_path))

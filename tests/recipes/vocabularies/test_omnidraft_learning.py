@@ -444,7 +444,7 @@ def test_the_start_of_a_text_beyond_the_models_length_is_not_read() -> None:
 
 def test_a_draft_that_cannot_learn_is_refused() -> None:
     small = tables()
-    with pytest.raises(ValueError, match="this one is TableTarget"):
+    with pytest.raises(ValueError, match="the draft is TableTarget"):
         omnidraft.build(small.target, draft=small.cross_vocabulary, learn_every=4)
     with pytest.raises(ValueError, match="learn_every is -1"):
         learning_parts(learn_every=-1)
