@@ -185,11 +185,11 @@ def _run(connection: Connection, copied: bytes, settings: Settings) -> None:
         signal.SIGTERM,
     ):  # reach it too, and the server ends it
         signal.signal(number, signal.SIG_IGN)
-    os.nice(NICE)
     if settings.cpus:
         os.sched_setaffinity(0, settings.cpus)
     torch.set_num_threads(max(1, len(settings.cpus)))
     network, trainer = pickle.loads(copied)
+    os.nice(NICE)  # not before: on a busy machine its start would take minutes
     time_saved, last = monotonic(), 0
     while True:
         try:

@@ -70,7 +70,7 @@ def decode(parts: Parts, seed: int, waits: TrainerProcess | None = None) -> list
 
     def settle(step: object) -> None:
         if waits is not None and waits._flight is not None:
-            waits._flight.exception(60)
+            waits._flight.exception(300)
 
     sampling = [SamplingParams(1.0, max_tokens=20, seed=10 * seed + row) for row in range(3)]
     return texts(parts, [(0, 1), (2,), (1,)], sampling, observe=settle)
@@ -182,7 +182,7 @@ def test_decoding_never_waits_for_the_trainer(apart: Any) -> None:
         assert process.is_busy and learning.num_left_out > 5 and learning.versions.num_updates == 0
     finally:
         os.kill(process.pid, signal.SIGCONT)
-    process._flight.result(60)
+    process._flight.result(300)
     decode(parts, 4)
     assert learning.versions.num_updates > 0
     os.kill(process.pid, signal.SIGSTOP)
@@ -190,7 +190,7 @@ def test_decoding_never_waits_for_the_trainer(apart: Any) -> None:
         decode(parts, 5)
     flight = process._flight
     process.close()  # in the middle of an update, which is no death
-    assert flight.result(60) is None and not process.is_alive and process.num_deaths == 0
+    assert flight.result(300) is None and not process.is_alive and process.num_deaths == 0
 
 
 @pytest.mark.slow
