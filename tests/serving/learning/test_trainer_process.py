@@ -47,8 +47,9 @@ def learner(parts: Parts) -> LearningDrafter:
 
 
 @pytest.fixture
-def apart(tmp_path: Path) -> Iterator[Any]:
+def apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Any]:
     """Lets parts learn in another process, which ends with the test."""
+    caplog.set_level(logging.WARNING, trainer_process.log.name)
     made: list[TrainerProcess] = []
 
     def begin(parts: Parts, **settings: Any) -> TrainerProcess:
