@@ -180,11 +180,9 @@ class TrainerProcess:
 
 def _run(connection: Connection, copied: bytes, settings: Settings) -> None:
     """The process."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # reach it too, and the server ends it
-        signal.signal(number, signal.SIG_IGN)
+    # a signal to the server's whole group: the server completes its requests, then ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if settings.cpus:
         os.sched_setaffinity(0, settings.cpus)
     torch.set_num_threads(max(1, len(settings.cpus)))
