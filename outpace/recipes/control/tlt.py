@@ -14,8 +14,9 @@ The paper trains the head on workers that have run out of requests, on the texts
 earlier ones. Here texts are noted at any time, and the updates wait until at most `spot_rows` rows run, when
 the device has little to do: between two steps, or in a server in a process of its own (`--learn`). The loss
 is the divergence from the target at the tokens of the texts and of accepted drafts, without the paper's
-regression to hidden states. So a head follows a target whose weights change between rollouts. Change them between two steps of an `Engine`, and tell it by
-`target_changed`: it drops the KV entries that the weights before have computed.
+regression to hidden states. So a head follows a target whose weights change between rollouts. Change them
+between two steps of an `Engine`, and tell it by `target_changed`: it drops the KV entries that the weights
+before have computed.
 """
 
 from functools import partial

@@ -18,9 +18,10 @@ little worse, and no less exact, as each claim has the distribution that its tok
 whose drafts are accepted less often than those of the version before it is dropped, which is not in the
 paper.
 
-In the paper a trainer beside the server learns from its traffic; here an update is made between two steps. The
-given head is not changed, and what was learned lasts as long as these parts, one call of `outpace.generate`
-or a server. With `serve --learn` the trainer is a process of its own, and what it learned is saved.
+In the paper a trainer beside the server learns from its traffic; here an update is made between two steps.
+The given head is not changed, and what was learned lasts as long as these parts, one call of
+`outpace.generate` or a server. With `serve --learn` the trainer is a process of its own, and what it learned
+is saved.
 """
 
 from __future__ import annotations
