@@ -97,6 +97,15 @@ def test_only_heads_are_installed(runs, tmp_path, monkeypatch) -> None:
         drafters.main(["lion"], tmp_path, seed=0, threads=1, install=False)
 
 
+def test_weights_of_heads_are_rounded_to_the_closest_of_six_bits() -> None:
+    given = torch.tensor([0.0, 1.0, -63.0, 126.5, 129.0, 131.0, 0.1, -3e-30], dtype=torch.bfloat16)
+    found = drafters.coarser(given)
+    assert found.dtype == given.dtype
+    assert found[:6].tolist() == [0.0, 1.0, -63.0, 126.0, 128.0, 132.0]
+    assert ((found - given).abs() <= given.abs() / 64).all()
+    assert torch.equal(drafters.coarser(found), found)
+
+
 @pytest.mark.slow
 def test_an_adapter_is_installed_with_a_card_of_the_changed_target(tmp_path, monkeypatch) -> None:
     """Of the target's own losses: the low-rank changes have no effect yet."""
