@@ -37,6 +37,7 @@ RATES = "3e-3"  # better than 1e-3 for medusa, hydra, eagle, hass and eagle3; no
 TEMPERATURES = (0.0, 1.0)
 SHUFFLED = "eagle3-shuffled"
 LONGER = "eagle3-longer"
+JAKIRO_STAR = "jakiro-star"
 EQUAL_NODES = "eagle2-25-nodes"  # as many as EAGLE's static tree has
 NODES = {"num_nodes": 59}  # of all dynamic trees
 CHAIN = {"depth": 7}  # of draft models, and of the blocks of heads
@@ -58,6 +59,7 @@ DRAFTED: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "falcon": ("falcon", "falcon", NODES),
     "gumiho": ("gumiho", "gumiho", NODES),
     "jakiro": ("jakiro", "jakiro", NODES),
+    JAKIRO_STAR: ("jakiro", JAKIRO_STAR, {"tree": "static"}),
     "s4c": ("s4c", "s4c", {"width": 10, **NODES}),
     "eagle3": ("eagle3", "eagle3", NODES),
     SHUFFLED: ("eagle3", SHUFFLED, NODES),
@@ -85,11 +87,14 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "eagle3": ("head.draft_vocab=2048",),
     "p-eagle": ("head.draft_vocab=2048",),
     "gto": ("trees.groups=1",),
+    JAKIRO_STAR: ("head.contrast=false",),
     "pard": MASKS,
     "specdiff": MASKS,
     "deer": MASKS,
     "specdiff2": (*MASKS, "answers.temperatures=0,1", "answers.top_p=1"),  # the answers of all others
 }
+# heads of another name than the method that trains them
+VARIANTS = {SHUFFLED: "eagle3", JAKIRO_STAR: "jakiro"}
 # heads that are another one at first -> the method that trains them further, and that one
 BEGUN_AS = {LONGER: ("eagle3", "eagle3"), "gto": ("gto", "eagle3")}
 # the first is to be accepted more than the second, or is compared with what it is made of
@@ -106,6 +111,7 @@ ORDERINGS = (
     ("falcon", "eagle2"),
     ("gumiho", "eagle2"),
     ("jakiro", "eagle2"),
+    (JAKIRO_STAR, "eagle"),
     ("s4c", "eagle2"),
     ("eagle3", "eagle2"),
     ("eagle3", SHUFFLED),
@@ -161,7 +167,7 @@ class Training:
     def run(self, head: str, seed: int, steps: int, rate: str, draft: str | None = None) -> Path:
         """Train a head, or the draft model `draft`, unless that was done; returns its folder. Heads of
         BEGUN_AS learn `further` steps after as many of the other head."""
-        method, first = BEGUN_AS.get(head, (head.removesuffix("-shuffled"), None))
+        method, first = BEGUN_AS.get(head, (learned_as(head), None))
         begun = None if first is None else str(self.run(first, seed, steps, rate))
         folder = self.folder / f"{head}-{steps if begun is None else f'{steps}+{self.further}'}-{rate}-{seed}"
         if (folder / PROVENANCE).is_file():
@@ -179,6 +185,7 @@ class Training:
             changes=(
                 *COMMON,
                 *SETTINGS.get(method, ()),
+                *(SETTINGS.get(head, ()) if head in VARIANTS else ()),
                 *self.changes,
                 f"steps={steps if begun is None else self.further}",
                 f"optimizer.rate={rate}",
@@ -221,7 +228,7 @@ class Training:
 
 def learned_as(head: str) -> str:
     """The method by which a head learns first."""
-    return BEGUN_AS[head][1] if head in BEGUN_AS else head.removesuffix("-shuffled")
+    return BEGUN_AS[head][1] if head in BEGUN_AS else VARIANTS.get(head, head)
 
 
 def measured(

@@ -84,6 +84,8 @@ class Head:
     # of the head that is given, which is not changed (coral)
     groups: int = 0
     active_groups: int = 2  # of these, the most frequent tokens included (coral)
+    # a second output of the experts for one token more; false: Jakiro*, with MLPs without a gate (jakiro)
+    contrast: bool = True
     prefix: bool = True  # a decoder layer over the text before the heads, as in Hydra++ (hydra)
     inner_size: int = 0  # width of the state (mlp-speculator); 0: twice the target's
     tied: bool = False  # all steps share embedding, norm and LM head (mlp-speculator)

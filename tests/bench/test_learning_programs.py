@@ -68,6 +68,7 @@ def test_other_contenders_are_refused(tmp_path: Path) -> None:
         learning_stream.main(tmp_path / "it.json", contenders="plain;other")
 
 
+@pytest.mark.slow
 @pytest.mark.programs
 def test_servers_answer_the_stream_and_nothing_differs(tmp_path: Path) -> None:
     learning_stream.main(
@@ -86,6 +87,7 @@ def test_servers_answer_the_stream_and_nothing_differs(tmp_path: Path) -> None:
     assert all(each["acceptance"] > 0 for each in found["results"][4:])
 
 
+@pytest.mark.slow
 @pytest.mark.programs
 def test_batches_are_timed_with_and_without_drafts(tmp_path: Path) -> None:
     makespan.main(tmp_path / "it.json", rows=6, longest=40, most_rows=3, rounds=3, compile=False, number=1)
@@ -96,6 +98,7 @@ def test_batches_are_timed_with_and_without_drafts(tmp_path: Path) -> None:
     assert len(found["ratios"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.programs
 def test_trees_and_chains_are_timed_on_recurrent_layers(tmp_path: Path) -> None:
     recurrent_trees.main(

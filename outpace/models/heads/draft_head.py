@@ -70,6 +70,7 @@ class DraftHead(PreTrainedModel):
         # the last levels that `tail` can draft without a forward, the nodes of a path that it reads, and the
         # output of the head that it reads at their parents
         self.tail_levels, self.tail_reads, self.tail_layer = 0, 1, -1
+        self.apart_layer: int | None = None  # the output of the head that `apart` reads; None: it has none
         # (K,) token of each logit; None: all V tokens. A buffer, so that it is where the weights are
         self.register_buffer("draft_ids", None, persistent=False)
         # of the weights in the file, see models.heads.fingerprint; None: the head is from no file
@@ -141,6 +142,12 @@ class DraftHead(PreTrainedModel):
         """The inputs of the LM head (A, count, D) for the tokens 1, 2, ... `count` places behind A nodes,
         without a forward. `embedded` (A, n, D): the embeddings of the last n = `tail_reads` tokens up to each
         node; `states` (A, n, D): the head's outputs in layer `tail_layer` at the parents of these."""
+        raise NotImplementedError
+
+    def apart(self, states: Tensor) -> Tensor:  # (A, D) -> (E, A, D)
+        """The inputs of the LM head of each of E experts alone, from the head's outputs in layer
+        `apart_layer` at A nodes; the expert that counts most at a node comes first. For heads with
+        experts."""
         raise NotImplementedError
 
     def levels_with_forwards(self, depth: int) -> int:

@@ -42,9 +42,14 @@ class HeadModel(OpenedHead):
 
     @property
     def state(self) -> Want:
-        """The head's outputs that are the next token's feature while drafting, and what its tail reads."""
-        layers = frozenset({self.head.state_layer})
-        return Want(hidden=layers | {self.head.tail_layer} if self.head.tail_levels else layers)
+        """The head's outputs that are the next token's feature while drafting, and what its tail and its
+        experts read."""
+        layers = {self.head.state_layer}
+        if self.head.tail_levels:
+            layers.add(self.head.tail_layer)
+        if self.head.apart_layer is not None:
+            layers.add(self.head.apart_layer)
+        return Want(hidden=frozenset(layers))
 
 
 def copy_on(head: DraftHead, device: torch.device) -> DraftHead:

@@ -80,6 +80,7 @@ from outpace.proof.mutants.siblings import (
     Resorted,
     Underscaled,
     likeliest_kept,
+    one_expert_claimed,
 )
 from outpace.proof.mutants.skip_sets import BestDraft, chosen_layers, most_probable_siblings
 from outpace.proof.mutants.windows import best_draft_claimed, confidence_claimed
@@ -240,6 +241,10 @@ def variants(target: TableTarget, draft: TableTarget, cross_vocabulary: CrossVoc
         Mutant(
             "jakiro: q of the level before claimed",
             lambda: Parts(target, level_before_claimed(target), Rejection(), chain),
+        ),
+        Mutant(
+            "jakiro*: one expert's q claimed for all siblings",
+            lambda: Parts(target, one_expert_claimed(target), Rejection(), twice),
         ),
         Mutant(
             "falcon: q of the second token conditioned on the first",

@@ -11,12 +11,26 @@ from torch import Tensor
 from outpace.core.claim import Claim, Drawn
 from outpace.core.clock import Seconds
 from outpace.core.context import Context
-from outpace.core.contracts import Draft, Guarantee, Plan, Scores, TargetProbs, Verdict, Verifier, Want
+from outpace.core.contracts import (
+    Draft,
+    Drafter,
+    Guarantee,
+    Plan,
+    Scores,
+    TargetProbs,
+    Verdict,
+    Verifier,
+    Want,
+)
 from outpace.core.noise import TARGET, Noise
 from outpace.core.tree import TokenTree
 from outpace.drafters.compose.union import UnionDrafter
 from outpace.drafters.model.draft_model import DraftModel
+from outpace.drafters.model.experts_apart import ExpertsReader, grow_apart
+from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import Read
+from outpace.models.heads.head_model import HeadModel
+from outpace.models.heads.jakiro.head import untrained_jakiro
 from outpace.models.table import TableTarget
 from outpace.proof.mutants.drafters import CorrectDrafter, picked
 from outpace.recipes.verification.rsd_s import beam
@@ -139,3 +153,22 @@ def _likeliest(ctx: Context, plan: Plan, read: Read, *, width: int) -> TokenTree
             sorted(children, key=lambda n: -float(claim.q[claim.row[children[0]], tokens[n]]))[:width]
         )
     return picked(tree, claim, kept)
+
+
+def one_expert_claimed(target: TableTarget) -> Drafter:
+    """Mutant: the experts of Jakiro's head take turns in drawing siblings, but the q recorded for all of them
+    is the first expert's."""
+    head = HeadModel(untrained_jakiro(target, contrast=False))
+    return FeatureDrafter(head, target.vocab, _of_the_first_sibling, sampled=True, reader=ExpertsReader)
+
+
+def _of_the_first_sibling(ctx: Context, plan: Plan, read: Read) -> TokenTree:
+    tree = grow_apart(ctx, plan, read)
+    if not isinstance(claim := tree.claim, Drawn):
+        return tree
+    q, forest = claim.q.clone(), tree.forest
+    for node, row in enumerate(claim.row):
+        if row >= 0:
+            first = forest.children[forest.parents[node]][0]
+            q[row] = claim.q[claim.row[first]]
+    return replace(tree, claim=replace(claim, q=q))

@@ -1,6 +1,6 @@
 """EAGLE (Li et al. 2024): a one-layer head continues the target's hidden states, a static tree is drafted.
 
-New here: SHAPE, the paper's tree. Reuses: FeatureDrafter, grow, Rejection, Fixed. Exact at any temperature:
+New here: nothing. Reuses: FeatureDrafter, SHAPE, grow, Rejection, Fixed. Exact at any temperature:
 the children of a node are drawn without replacement from the head's distribution, which they carry as a
 claim; at temperature 0 they are the most probable tokens.
 
@@ -12,32 +12,12 @@ from functools import partial
 from typing import Literal
 
 from outpace.controllers.fixed import Fixed
-from outpace.core.contracts import Parts, Shape, Target, recipe
+from outpace.core.contracts import Parts, Target, recipe
+from outpace.drafters.model.eagle_tree import SHAPE
 from outpace.drafters.model.feature_drafter import FeatureDrafter
 from outpace.drafters.model.grow import grow
 from outpace.models.heads.eagle.kind import EagleModel
 from outpace.verifiers.rejection import Rejection
-
-# ranks of the tokens on each path, by depth
-PATHS = (
-    ("0", "1", "2", "3"),
-    ("00", "01", "02", "10", "11", "20", "21", "30"),
-    ("000", "001", "002", "010", "011", "020", "021", "100"),
-    ("0000", "0001", "0002"),
-    ("00000", "00001"),
-)
-
-
-def _shape() -> Shape:
-    index = {"": 0}
-    parents: list[int] = []
-    for path in (path for level in PATHS for path in level):
-        parents.append(index[path[:-1]])
-        index[path] = len(parents)
-    return Shape(tuple(parents))
-
-
-SHAPE = _shape()
 
 
 @recipe(paper="arXiv:2401.15077", family="trained heads")

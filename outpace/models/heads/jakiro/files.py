@@ -16,10 +16,12 @@ from outpace.models.heads.jakiro.head import JakiroHead
 def made(config: Config, target: TargetWithLayers) -> JakiroHead:
     """A head with weights still to be set. HeadFileError if the configuration does not fit the target."""
     layer = read_layer(config, target.vocab, target)
-    return JakiroHead(layer, target.embed, target.head, bias=bool(config["bias"]))
+    contrast = bool(config.get("contrast", True))  # folders from before Jakiro* do not say
+    return JakiroHead(layer, target.embed, target.head, bias=bool(config["bias"]), contrast=contrast)
 
 
 def sizes(head: JakiroHead, target: TargetWithLayers) -> dict[str, Any]:
     """The configuration of a head."""
     assert isinstance(head.config, LlamaConfig)
-    return {**write_layer(head.config, target.vocab), "bias": head.fc.bias is not None}
+    own = {"bias": head.fc.bias is not None, "contrast": head.has_contrast}
+    return {**write_layer(head.config, target.vocab), **own}

@@ -1,30 +1,52 @@
-"""How heads of Jakiro learn (Huang et al. 2025): as those of EAGLE, in both outputs."""
+"""How heads of Jakiro learn (Huang et al. 2025): as those of EAGLE, in both outputs. Those of Jakiro* have
+one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from torch import Tensor
 
+from outpace.api.model import Model
 from outpace.models.heads.draft_head import DraftHead, head_config
 from outpace.models.heads.jakiro.head import JakiroHead
 from outpace.models.heads.jakiro.kind import KIND
 from outpace.models.hf.target import HFTarget
-from outpace.training.config import Optimizer, TrainConfig
+from outpace.training.config import ConfigError, Optimizer, TrainConfig
 from outpace.training.head_methods import FeatureHeadMethod, begun, of_kind
 from outpace.training.lessons.feature_heads import Objective, features_and_tokens
+from outpace.training.texts import Example
 from outpace.training.with_tail import with_tail
 
 
+@dataclass(frozen=True, kw_only=True)
+class JakiroMethod(FeatureHeadMethod):
+    """Trains a head with or without the second output."""
+
+    def untrained(
+        self, model: Model, config: TrainConfig, examples: Sequence[Example] = (), start: str | None = None
+    ) -> DraftHead:
+        head = super().untrained(model, config, examples, start)
+        assert isinstance(head, JakiroHead)
+        if head.has_contrast != config.head.contrast:
+            own = str(head.has_contrast).lower()
+            raise ConfigError(f"the head that is given has head.contrast={own}: train it with that")
+        return head
+
+
 def _new(target: HFTarget, config: TrainConfig, ids: Tensor | None) -> DraftHead:
-    head = JakiroHead(head_config(target, target.vocab), target.embed, target.head, bias=False)
+    layer, contrast = head_config(target, target.vocab), config.head.contrast
+    head = JakiroHead(layer, target.embed, target.head, bias=False, contrast=contrast)
     return begun(head, (head.fc, head.layers, head.norm), target, config.seed)
 
 
 METHODS = (
-    FeatureHeadMethod(
+    JakiroMethod(
         **of_kind(KIND),
         new=_new,
         objective=Objective(
-            num_steps=lambda settings: 2,
+            num_steps=lambda settings: 1 + settings.contrast,
             detached=False,
             noise=True,
             loss=features_and_tokens,
