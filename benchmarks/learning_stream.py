@@ -31,7 +31,7 @@ from zoo_training.prompts import prompts as written
 
 TARGET = "zoo:target"
 PLAIN = "plain"
-OF_DRAFT, OF_HEAD = "--draft zoo:draft --depth 5", "--head zoo:eagle3 --depth 5"
+OF_DRAFT, OF_HEAD = "--draft {draft} --depth 5", "--head {head} --depth 5"
 # name -> arguments of `outpace serve`
 CONTENDERS = {
     PLAIN: "--method autoregressive",
@@ -166,6 +166,8 @@ def main(
     json: Annotated[Path, typer.Option(help="File to write.")],
     contenders: Annotated[str, typer.Option(help=f"Of {'; '.join(CONTENDERS)}.")] = ";".join(CONTENDERS),
     kinds: Annotated[str, typer.Option(help="Kinds of prompts before and after the change.")] = "code;chat",
+    draft: Annotated[str, typer.Option(help="A draft model of the zoo's target.")] = "zoo:draft",
+    head: Annotated[str, typer.Option(help="A head of EAGLE-3 for it.")] = "zoo:eagle3",
     number: Annotated[int, typer.Option(min=6, help="Requests.")] = 2000,
     window: Annotated[int, typer.Option(min=1, help="Requests of a window.")] = 100,
     at_a_time: Annotated[int, typer.Option(min=1, help="Requests at the same time.")] = 4,
@@ -184,7 +186,8 @@ def main(
     state: dict[str, dict[str, float]] = {}
     with progress(len(names) * len(prompts)) as advance, TemporaryDirectory() as folder:
         for name in names:
-            given = CONTENDERS[name].format(folder=Path(folder, name.replace(" ", "-"))).split()
+            place = Path(folder, name.replace(" ", "-"))
+            given = CONTENDERS[name].format(folder=place, draft=draft, head=head).split()
             is_learning = "--learn" in given
             arguments = [TARGET, *given, "--dtype", "float32", "--threads", str(number_of_threads)]
             with serving([*arguments, *(more.split() if is_learning else ())]) as server:
@@ -235,6 +238,8 @@ def main(
             "provenance": provenance(),
             "settings": {
                 "kinds": kinds,
+                "draft": draft,
+                "head": head,
                 "requests": len(prompts),
                 "at_a_time": at_a_time,
                 "max_tokens": max_tokens,

@@ -109,7 +109,10 @@ SELF_SPECULATION = (
     f"--compile --no-eager --methods {EXITS},del-decoding,auto {ALL_PROMPTS} --num-prompts 6 --rounds 1 "
     "--max-tokens 96 --selection all"
 )
-# predictors: folder -> the commands that train what is in it
+ARITHMETIC = (
+    "python -m zoo_training.prompts --output out/models/arithmetic.jsonl --number 600 --kinds arithmetic"
+)
+# predictors and drafters: folder -> the commands that train what is in it
 TRAINED = {
     "out/models/sprinter": (
         "python -m zoo_training.prompts --output out/models/prompts.jsonl --number 400",
@@ -121,6 +124,19 @@ TRAINED = {
         "python -m zoo_training.marked_answers --output out/models/marked.jsonl --number 1000",
         "outpace train judge-decoding --target zoo:target --data out/models/marked.jsonl "
         "--set capture.disk_gigabytes=1 --set steps=400 --set held_out=0.2 --output out/models/judge",
+    ),
+    # of one kind of requests, before a stream with others
+    "out/models/arithmetic-draft": (
+        ARITHMETIC,
+        "outpace train distillspec --target zoo:target --draft zoo:draft --data out/models/arithmetic.jsonl "
+        "--set answers.max_tokens=48 --set steps=400 --set optimizer.rate=3e-3 "
+        "--output out/models/arithmetic-draft",
+    ),
+    "out/models/arithmetic-eagle3": (
+        ARITHMETIC,
+        "outpace train eagle3 --target zoo:target --data out/models/arithmetic.jsonl "
+        "--set answers.max_tokens=48 --set steps=400 --set head.draft_vocab=2048 "
+        "--output out/models/arithmetic-eagle3",
     ),
     "out/models/specbranch-113m": (
         "python -m zoo_training.prompts --output out/models/prompts.jsonl --number 400",
@@ -218,7 +234,11 @@ STEPS: dict[str, tuple[str, str]] = {
     "blocks/blocks-113m-cpu.json": ("bench", BLOCKS_OF_WIDER_TARGET),
     "blocks/orderings-cpu.json": ("head_orderings", BLOCK_DRAFTERS),
     "recurrent/trees-cpu.json": ("recurrent_trees", ""),
-    "learning/stream-cpu.json": ("learning_stream", ""),
+    "learning/stream-cpu.json": (
+        "learning_stream",
+        "--kinds 'arithmetic;code' --max-tokens 32 --draft out/models/arithmetic-draft "
+        "--head out/models/arithmetic-eagle3",
+    ),
     "learning/makespan-cpu.json": ("makespan", ""),
     "learning/makespan-113m-cpu.json": (
         "makespan",

@@ -52,9 +52,15 @@ def main(
     output: Annotated[Path, typer.Option(help="File to write.")],
     number: Annotated[int, typer.Option(min=2, help="Prompts.")] = 3000,
     seed: Annotated[int, typer.Option(help="Of the choice of prompts.")] = 0,
+    kinds: Annotated[str, typer.Option(help="Kinds of prompts, in turn.")] = ",".join(KINDS),
 ) -> None:
     """Write prompts for `outpace train --target zoo:target --data FILE`."""
-    write_prompts(output, number, seed)
+    given = kinds.split(",")
+    if unknown := set(given) - set(KINDS):
+        raise typer.BadParameter(
+            f"there are no prompts of {min(unknown)}: use {', '.join(sorted(set(KINDS)))}"
+        )
+    write_prompts(output, number, seed, given)
     typer.echo(f"{output} has {number} prompts")
 
 

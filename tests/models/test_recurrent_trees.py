@@ -14,8 +14,10 @@ from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 
 from outpace.api.settings import resolve_settings
 from outpace.core.tree import Forest, TokenTree
+from outpace.models.eager import recurrent_layer
 from outpace.models.eager.recurrent_forward import RecurrentForward
 from outpace.models.eager.recurrent_tree import levels_below_root, parents_of
+from outpace.models.eager.tree_product import NodesOfTree, tree_product
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import RecurrentCode, recurrent_models
 from outpace.proof.suite import Subject, ragged
@@ -60,12 +62,15 @@ class Texts:
     def some(self, least: int, most: int) -> list[int]:
         return [self.choose.randrange(3, 61) for _ in range(self.choose.randrange(least, most))]
 
-    def step(self) -> float:
-        """One tree in some rows; returns the largest difference of its logits from those of whole texts."""
+    def step(self, chains: float = 0.3) -> float:
+        """One tree in some rows; returns the largest difference of its logits from those of whole texts.
+        `chains`: probability that a node's parent is the node before it."""
         choose, cache = self.choose, self.cache
         slots = choose.sample(range(3), choose.randrange(1, 4))
         rows, size = len(slots), len(slots) + choose.randrange(14)
-        below = [node - 1 if choose.random() < 0.3 else choose.randrange(node) for node in range(rows, size)]
+        below = [
+            node - 1 if choose.random() < chains else choose.randrange(node) for node in range(rows, size)
+        ]
         parents = [-1] * rows + below
         tokens = torch.tensor([self.texts[slot][-1] for slot in slots] + self.some(size, size + 1)[rows:])
         gap = [torch.tensor(self.texts[s][cache.lengths[s] : -1], dtype=torch.int64) for s in slots]
@@ -118,6 +123,23 @@ def test_mamba_2_reads_trees_in_one_product_as_level_by_level(
     assert isinstance(forward, RecurrentForward) and forward.products
     forward.products = ()
     assert max(texts.step() for _ in range(12)) < EXACT
+
+
+@pytest.mark.parametrize("name", only({"mamba2"}, ("bamba", "nemotron_h", "mamba2")))
+def test_mamba_2_reads_drafted_chains_in_one_product(
+    name: str, tiny: Any, float64_throughout: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+
+    def counted(layer: Any, tree: NodesOfTree, *args: Any) -> Any:
+        assert tree.ancestors.equal(torch.ones_like(tree.ancestors).tril())
+        lengths.append(len(tree.ancestors))
+        return tree_product(layer, tree, *args)
+
+    texts = Texts(tiny(name), seed=3)
+    monkeypatch.setattr(recurrent_layer, "tree_product", counted)
+    assert max(texts.step(chains=1.0) for _ in range(12)) < EXACT
+    assert len(lengths) >= 6 and max(lengths) > 6
 
 
 @pytest.mark.parametrize("code,widths,most", [("qwen3_5", (2, 1), 150), slow("bamba", (1, 2), 300)])

@@ -40,7 +40,8 @@ def _read(forward: Forward, cache: EagerCache, parts: Sequence[Part]) -> Tensor:
     together = torch.cat([tokens for _, _, tokens in parts])
     logits = forward.read(ForwardRequest(rows, sizes, together), cache).logits
     assert logits is not None
-    return logits.clone()
+    # some models in 16 bits give logits in 32, with the rounding of 16
+    return logits.clone().to(forward.model.dtype)
 
 
 @torch.no_grad()

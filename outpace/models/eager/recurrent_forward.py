@@ -27,7 +27,7 @@ from outpace.models.eager.recurrent_layer import (
     TreeReading,
 )
 from outpace.models.eager.recurrent_states import LayerStates, States, copied, fresh_states
-from outpace.models.eager.recurrent_tree import tree_reading
+from outpace.models.eager.recurrent_tree import chain_as_tree, tree_reading
 from outpace.models.eager.tree_product import NodesOfTree
 from outpace.models.forward.outputs import ForwardOutputs
 from outpace.models.forward.request import ForwardRequest
@@ -118,7 +118,8 @@ class RecurrentForward(Forward):
         before, after, readings, end = list[States](), list[States](), list[RowReading](), 0
         for row in inputs.rows:
             begin, end = end, end + row.end - row.start
-            tree = tree_reading(row, cache.records(row.slot), self.products)
+            read = chain_as_tree(row) if self._chains_as_trees else row
+            tree = tree_reading(read, cache.records(row.slot), self.products)
             last = row.end if tree is None else row.base + 1  # states after this many tokens are kept
             before.append(self._states(cache, row.slot, min(row.start, last)))
             after.append(States(last, copied(before[-1].layers)))
@@ -129,6 +130,12 @@ class RecurrentForward(Forward):
             known = [old, new] if old.position < new.position else [old]
             cache.keep(row.slot, known, Record(row.start, row.end, reading.calls))
         return outputs
+
+    @property
+    def _chains_as_trees(self) -> bool:
+        """Whether drafted chains are read in one product too. transformers' code without kernels pads the
+        tokens of a Mamba 2 layer to a whole chunk, which takes a CPU four times as long per step."""
+        return len(self.products) == len(self._layers) and self.device.type == "cpu"
 
     def _states(self, cache: RecurrentCache, slot: int, position: int) -> States:
         """The states after the first `position` tokens of a slot."""

@@ -9,12 +9,13 @@ Letters: n nodes of one row.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from outpace.models.eager.recurrent_cache import Record
-from outpace.models.eager.recurrent_layer import Siblings, TreeReading
+from outpace.models.eager.recurrent_layer import MOST_OUTPUTS, Siblings, TreeReading
 from outpace.models.eager.tree_product import NodesOfTree
 from outpace.models.forward.row_inputs import RowInputs
 
@@ -39,6 +40,15 @@ def levels_below_root(parents: Sequence[int], first: int) -> list[list[int]]:  #
     while level := [child for node in level for child in children[node]]:
         levels.append(level)
     return levels
+
+
+def chain_as_tree(row: RowInputs) -> RowInputs:
+    """A row with a drafted chain as that of a tree without branches; other rows as they are. The root must be
+    read with the draft: of a chain that is drafted in several forwards, each reads one token."""
+    size = row.end - row.base
+    if row.visible is not None or row.start > row.base or not 1 < size <= MOST_OUTPUTS:
+        return row
+    return replace(row, depths=torch.arange(size), visible=torch.ones(size, size, dtype=torch.bool).tril())
 
 
 def tree_reading(
