@@ -231,13 +231,14 @@ STEPS: dict[str, tuple[str, str]] = {
     "heads/heads-113m-cpu.json": ("bench", HEADS_OF_WIDER_TARGET),
     "heads/orderings-cpu.json": ("head_orderings", HEADS_OF_1000_STEPS),
     "heads/later-heads-cpu.json": ("head_orderings", LATER_HEADS),
+    "heads/experts-cpu.json": ("head_orderings", f"{EQUAL_TRAINING} --heads eagle,eagle2,jakiro,jakiro-star"),
     "blocks/blocks-113m-cpu.json": ("bench", BLOCKS_OF_WIDER_TARGET),
     "blocks/orderings-cpu.json": ("head_orderings", BLOCK_DRAFTERS),
     "recurrent/trees-cpu.json": ("recurrent_trees", ""),
     "learning/stream-cpu.json": (
         "learning_stream",
-        "--kinds 'arithmetic;code' --max-tokens 32 --draft out/models/arithmetic-draft "
-        "--head out/models/arithmetic-eagle3",
+        "--contenders 'plain;draft, fixed;online-sd;head, fixed;aurora' --kinds 'arithmetic;code' "
+        "--max-tokens 32 --draft out/models/arithmetic-draft --head out/models/arithmetic-eagle3",
     ),
     "learning/makespan-cpu.json": ("makespan", ""),
     "learning/makespan-113m-cpu.json": (
