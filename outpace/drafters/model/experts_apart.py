@@ -64,6 +64,7 @@ def grow_apart(ctx: Context, plan: Plan, read: Read) -> TokenTree:
         turns: list[tuple[int, int, int]] = []  # (turn, expert, child)
         experts = reader.apart(at)
         for expert, logits in enumerate(experts):
+            # of each node's children this expert draws those of the turns expert, expert + E, ...
             shares = [len(range(expert, width, len(experts))) for width in widths]
             draws = [index for index, share in enumerate(shares) if share]
             if not draws:
