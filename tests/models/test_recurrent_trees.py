@@ -17,7 +17,7 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.models.eager import recurrent_layer
 from outpace.models.eager.recurrent_forward import RecurrentForward
 from outpace.models.eager.recurrent_tree import levels_below_root, parents_of
-from outpace.models.eager.tree_product import NodesOfTree, tree_product
+from outpace.models.eager.tree_product import NodesOfTree, follow, tree_product
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import RecurrentCode, recurrent_models
 from outpace.proof.suite import Subject, ragged
@@ -126,20 +126,26 @@ def test_mamba_2_reads_trees_in_one_product_as_level_by_level(
 
 
 @pytest.mark.parametrize("name", only({"mamba2"}, ("bamba", "nemotron_h", "mamba2")))
-def test_mamba_2_reads_drafted_chains_in_one_product(
+def test_mamba_2_reads_drafted_chains_in_one_product_and_their_accepted_tokens_in_another(
     name: str, tiny: Any, float64_throughout: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lengths: list[int] = []
+    lengths, accepted = list[int](), list[int]()
 
     def counted(layer: Any, tree: NodesOfTree, *args: Any) -> Any:
         assert tree.ancestors.equal(torch.ones_like(tree.ancestors).tril())
         lengths.append(len(tree.ancestors))
         return tree_product(layer, tree, *args)
 
+    def followed(layer: Any, states: Any, projected: torch.Tensor) -> None:
+        accepted.append(projected.shape[1])
+        follow(layer, states, projected)
+
     texts = Texts(tiny(name), seed=3)
     monkeypatch.setattr(recurrent_layer, "tree_product", counted)
+    monkeypatch.setattr(recurrent_layer, "follow", followed)
     assert max(texts.step(chains=1.0) for _ in range(12)) < EXACT
     assert len(lengths) >= 6 and max(lengths) > 6
+    assert len(accepted) >= 4 and max(accepted) > 1
 
 
 @pytest.mark.parametrize("code,widths,most", [("qwen3_5", (2, 1), 150), slow("bamba", (1, 2), 300)])

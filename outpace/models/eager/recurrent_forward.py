@@ -150,7 +150,8 @@ class RecurrentForward(Forward):
         for record in cache.records(slot):
             begin, end = max(record.start, last.position), min(record.end, position)
             for index, layer in self._layers.items():
-                layer.repeat(record.calls[index], begin - record.start, end - record.start, view)
+                part = begin - record.start, end - record.start
+                layer.repeat(record.calls[index], *part, view, in_product=index in self.products)
         return states
 
     def check(self) -> int:
@@ -204,8 +205,7 @@ class RecurrentForward(Forward):
         states after them."""
         states = copied(self._fresh)
         outputs = self._layers[index].in_parts(call, sizes, StatesAlone(self._by_layer(states)))
-        kept = (*states[index].conv_states.values(), *states[index].recurrent_states.values())
-        return [*outputs, *(tensor for tensor in kept if tensor is not None)]
+        return [*outputs, *_known(states[index])]
 
     def _reads_trees(
         self, cache: RecurrentCache, text: Tensor, calls: Mapping[int, LayerCall], rounding: float
@@ -236,14 +236,33 @@ class RecurrentForward(Forward):
         return self._layers[index].by_row(call.part(slice(4)), row, StatesAlone(row.states))
 
     def _reads_in_product(self, index: int, call: LayerCall, rounding: float) -> bool:
-        """Whether a layer's outputs are those of Mamba 2, by which it may read a tree in one product."""
+        """Whether a layer's outputs and states are those of Mamba 2, by which it may read a tree in one
+        product."""
         if not self.scores_trees or not self._layers[index].is_mamba2:
             return False
         try:
-            by_level, at_once = (self._small_tree(index, call, in_product=way) for way in (False, True))
+            by_level, at_once = (
+                [*self._small_tree(index, call, in_product=way), *self._repeated(index, call, in_product=way)]
+                for way in (False, True)
+            )
         except (AttributeError, RuntimeError, TypeError, ValueError):
             return False
         return _all_alike(by_level, at_once, rounding)
+
+    def _repeated(self, index: int, call: LayerCall, *, in_product: bool) -> list[Tensor]:
+        """The states of a recurrent layer after the first four tokens of a call, the last three of which are
+        read again together."""
+        states = copied(self._fresh)
+        view = StatesAlone(self._by_layer(states))
+        self._layers[index].repeat(call, 0, 1, view)
+        self._layers[index].repeat(call, 1, 4, view, in_product=in_product)
+        return _known(states[index])
+
+
+def _known(states: LinearAttentionLayer) -> list[Tensor]:
+    """The tensors of a layer's states."""
+    kept = (*states.conv_states.values(), *states.recurrent_states.values())
+    return [tensor for tensor in kept if tensor is not None]
 
 
 def _all_alike(tensors: Sequence[Tensor], others: Sequence[Tensor], rounding: float) -> bool:

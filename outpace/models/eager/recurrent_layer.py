@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, LinearAttentionLayer
 
 from outpace.models.eager.recurrent_states import chosen, joined
-from outpace.models.eager.tree_product import NodesOfTree, is_mamba2, tree_product
+from outpace.models.eager.tree_product import NodesOfTree, follow, is_mamba2, tree_product
 
 # outputs of linear layers are recorded for calls of at most MOST_OUTPUTS tokens: a prompt's need much memory
 MOST_OUTPUTS = 64
@@ -148,8 +148,15 @@ class RecurrentLayer:
         """Whether the layer may read trees in one product."""
         return is_mamba2(self._layer)
 
-    def repeat(self, call: LayerCall, begin: int, end: int, cache: Cache) -> None:
-        """Repeat a call for its tokens begin to end - 1; changes the layer's states in `cache`."""
+    def repeat(
+        self, call: LayerCall, begin: int, end: int, cache: Cache, *, in_product: bool = False
+    ) -> None:
+        """Repeat a call for its tokens begin to end - 1; changes the layer's states in `cache`. `in_product`:
+        at once from what the layer's first linear layer gave, if that was recorded."""
+        known, states = call.outputs[:1], cache.layers[self._index]
+        if in_product and begin < end and known and known[0] is not None and states.has_previous_state[0]:
+            follow(self._layer, states, known[0][:, begin:end])
+            return
         on_cpu = next(self._layer.parameters()).device.type == "cpu"
         step = 1 if on_cpu and end - begin <= ONE_BY_ONE else end - begin
         for first in range(begin, end, step):

@@ -15,6 +15,7 @@ width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -58,34 +59,77 @@ class NodesOfTree:
         return self._windows[width]
 
 
+@dataclass(frozen=True, eq=False)
+class Read:
+    """What a Mamba 2 layer reads at m nodes, by the names of the sum above."""
+
+    values: Tensor  # (m, H, P) x
+    keys: Tensor  # (m, H, S) B
+    queries: Tensor  # (m, H, S) C
+    time: Tensor  # (m, H) dt
+    rates: Tensor  # (H,) A
+
+
 def tree_product(layer: Any, tree: NodesOfTree, before: LinearAttentionLayer, hidden: Tensor) -> Tensor:
     """The outputs (1, m, D) of a Mamba 2 layer at the nodes of a tree, from its inputs (1, m, D) and the
     states before the tree, which stay as they are. Computed in float32, as transformers does."""
+    state = before.recurrent_states[0]
+    assert state is not None
+    gate, *projected = _split(layer, layer.in_proj(hidden))
+    read = _read(layer, tree, before, *projected)
+    seen = tree.ancestors.to(hidden.device)
+    decay = (seen.to(read.time.dtype) @ (read.time * read.rates)).transpose(0, 1)  # (H, m)
+    # masked before exp: off a path the difference may be large
+    apart = (decay[:, :, None] - decay[:, None]).masked_fill(~seen, float("-inf"))
+    weights = apart.exp() * read.time.transpose(0, 1)[:, None]  # (H, m, m)
+    weights = weights * torch.einsum("ihk,jhk->hij", read.queries, read.keys)
+    sums = torch.einsum("hij,jhp->ihp", weights, read.values)
+    from_state = torch.einsum("ihk,hpk->ihp", read.queries, state[0].to(read.queries.dtype))
+    sums = sums + from_state * decay.exp().transpose(0, 1)[:, :, None]
+    sums = sums + read.values * layer.D.float()[:, None]
+    outputs = layer.norm(sums.flatten(1)[None].to(gate.dtype), gate)
+    return layer.out_proj(outputs.to(hidden.dtype))
+
+
+def follow(layer: Any, states: LinearAttentionLayer, projected: Tensor) -> None:
+    """Bring the states of a Mamba 2 layer from before to after m tokens of a text, from what its `in_proj`
+    gave at them (1, m, ...): the same sum, without outputs."""
+    before, past = states.recurrent_states[0], states.conv_states[0]
+    assert before is not None and past is not None
+    chain = NodesOfTree(range(-1, projected.shape[1] - 1))
+    _, inputs, steps = _split(layer, projected)
+    read = _read(layer, chain, states, inputs, steps)
+    decay = (read.time * read.rates).cumsum(0)  # (m, H)
+    weights = (decay[-1] - decay).exp() * read.time
+    after = torch.einsum("jh,jhp,jhk->hpk", weights, read.values, read.keys)
+    after = after + before[0].to(after.dtype) * decay[-1].exp()[:, None, None]
+    before.copy_(after[None])
+    past.copy_(torch.cat((past, inputs.transpose(1, 2).to(past.dtype)), -1)[..., -past.shape[-1] :])
+
+
+def _split(layer: Any, projected: Tensor) -> list[Tensor]:
+    """The gate, the inputs of the convolution (1, m, C) and the steps in time (1, m, H) of m tokens."""
+    return list(
+        projected.split([layer.out_proj.in_features, layer.conv1d.out_channels, len(layer.A_log)], -1)
+    )
+
+
+def _read(layer: Any, tree: NodesOfTree, before: LinearAttentionLayer, inputs: Tensor, steps: Tensor) -> Read:
     past, state = before.conv_states[0], before.recurrent_states[0]
     assert past is not None and state is not None
     heads, size, width = len(layer.A_log), state.shape[-1], layer.conv1d.kernel_size[0]
     inner, channels = layer.out_proj.in_features, layer.conv1d.out_channels
-    device = hidden.device
-    gate, inputs, steps = layer.in_proj(hidden).split([inner, channels, heads], -1)
-    # (m, W, C): the inputs that the convolution reads at each node
-    read = torch.cat((past[0, :, -width:].transpose(0, 1).to(inputs.dtype), inputs[0]))
-    read = read[tree.windows(width).to(device)]
-    convolved = (read * layer.conv1d.weight[:, 0].transpose(0, 1)).sum(1)
+    known = torch.cat((past[0, :, -width:].transpose(0, 1).to(inputs.dtype), inputs[0]))
+    windows = known[tree.windows(width).to(inputs.device)]  # (m, W, C)
+    convolved = (windows * layer.conv1d.weight[:, 0].transpose(0, 1)).sum(1)
     if layer.conv1d.bias is not None:
         convolved = convolved + layer.conv1d.bias
     groups = (channels - inner) // (2 * size)
     values, keys, queries = layer.act(convolved).float().split([inner, groups * size, groups * size], -1)
-    values = values.unflatten(-1, (heads, -1))  # (m, H, P)
-    keys = keys.unflatten(-1, (groups, size)).repeat_interleave(heads // groups, 1)  # (m, H, S)
-    queries = queries.unflatten(-1, (groups, size)).repeat_interleave(heads // groups, 1)
-    time = softplus((steps[0] + layer.dt_bias).float())  # (m, H)
-    decay = (tree.ancestors.to(device, time.dtype) @ (time * -layer.A_log.float().exp())).transpose(0, 1)
-    # masked before exp: off a path the difference may be large
-    apart = (decay[:, :, None] - decay[:, None]).masked_fill(~tree.ancestors.to(device), float("-inf"))
-    weights = apart.exp() * time.transpose(0, 1)[:, None]  # (H, m, m)
-    weights = weights * torch.einsum("ihk,jhk->hij", queries, keys)
-    sums = torch.einsum("hij,jhp->ihp", weights, values)
-    from_state = torch.einsum("ihk,hpk->ihp", queries, state[0].to(queries.dtype))
-    sums = sums + from_state * decay.exp().transpose(0, 1)[:, :, None] + values * layer.D.float()[:, None]
-    outputs = layer.norm(sums.flatten(1)[None].to(gate.dtype), gate)
-    return layer.out_proj(outputs.to(hidden.dtype))
+    return Read(
+        values.unflatten(-1, (heads, -1)),
+        keys.unflatten(-1, (groups, size)).repeat_interleave(heads // groups, 1),
+        queries.unflatten(-1, (groups, size)).repeat_interleave(heads // groups, 1),
+        softplus((steps[0] + layer.dt_bias).float()),
+        -layer.A_log.float().exp(),
+    )

@@ -7,20 +7,22 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import LinearAttentionLayer
 
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.models.eager import recurrent_forward
+from outpace.models.eager import recurrent_forward, recurrent_layer
 from outpace.models.eager.recurrent_cache import Record, RecurrentCache
 from outpace.models.eager.recurrent_forward import RecurrentForward
 from outpace.models.eager.recurrent_layer import RowReading, Siblings, TreeReading
 from outpace.models.eager.recurrent_states import LayerStates, States
 from outpace.models.eager.recurrent_tree import tree_reading
-from outpace.models.eager.tree_product import NodesOfTree
+from outpace.models.eager.tree_product import NodesOfTree, follow
 from outpace.models.forward.row_inputs import RowInputs
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import Models
@@ -111,6 +113,15 @@ def convolution_over_siblings(self: NodesOfTree, width: int) -> Tensor:
     return torch.arange(1, width + 1) + torch.arange(len(self.ancestors))[:, None]
 
 
+def convolution_not_followed(layer: Any, states: LinearAttentionLayer, projected: Tensor) -> None:
+    """Mutant: accepted tokens change the state of the recurrence, but not the inputs of the convolution."""
+    past = states.conv_states[0]
+    assert past is not None
+    before = past.clone()
+    follow(layer, states, projected)
+    past.copy_(before)
+
+
 def first_nodes_read_again(self: RecurrentCache, slot: int, path: Sequence[int]) -> None:
     """Mutant: recurrent layers read the first nodes of a tree again in place of the accepted ones."""
 
@@ -146,6 +157,7 @@ def recurrent_mutants() -> list[TransformersMutant]:
     in_product = {
         "product over siblings": ((NodesOfTree, "__init__"), product_over_siblings),
         "convolution over siblings": ((NodesOfTree, "windows"), convolution_over_siblings),
+        "convolution not followed": ((recurrent_layer, "follow"), convolution_not_followed),
     }
     return [
         TransformersMutant(name, {place: function}, parts=parts)
