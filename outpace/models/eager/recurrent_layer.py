@@ -153,7 +153,8 @@ class RecurrentLayer:
     ) -> None:
         """Repeat a call for its tokens begin to end - 1; changes the layer's states in `cache`. `in_product`:
         at once from what the layer's first linear layer gave, if that was recorded."""
-        known, states = call.outputs[:1], cache.layers[self._index]
+        known = call.outputs[:1]
+        states: Any = cache.layers[self._index]
         if in_product and begin < end and known and known[0] is not None and states.has_previous_state[0]:
             follow(self._layer, states, known[0][:, begin:end])
             return
