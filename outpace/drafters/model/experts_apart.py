@@ -63,20 +63,21 @@ def grow_apart(ctx: Context, plan: Plan, read: Read) -> TokenTree:
     ) -> list[int]:
         turns: list[tuple[int, int, int]] = []  # (turn, expert, child)
         experts = reader.apart(at)
-        for expert, logits in enumerate(experts):
-            # of each node's children this expert draws those of the turns expert, expert + E, ...
-            shares = [len(range(expert, width, len(experts))) for width in widths]
-            draws = [index for index, share in enumerate(shares) if share]
-            if not draws:
-                continue
-            nodes = [at[index] for index in draws]
-            logits = adjust(logits[indices(draws, logits.device)], ctx, grower, nodes)
-            own = warp(logits, [ctx.sampling[grower.rows[node]] for node in nodes])
-            drawn = dict.fromkeys(nodes, 0)
-            for child in grower.add_drawn(nodes, own, [shares[index] for index in draws], noise):
-                parent = grower.parents[child]
-                turns.append((drawn[parent], expert, child))
-                drawn[parent] += 1
+        # one call per width: the keys of a node's draws must not depend on the widths of other rows' nodes
+        for width in sorted(set(widths)):
+            picked = [index for index, each in enumerate(widths) if each == width]
+            nodes = [at[index] for index in picked]
+            sampling = [ctx.sampling[grower.rows[node]] for node in nodes]
+            for expert, logits in enumerate(experts):
+                share = len(range(expert, width, len(experts)))  # of the turns, which go round
+                if not share:
+                    continue
+                logits = adjust(logits[indices(picked, logits.device)], ctx, grower, nodes)
+                drawn = dict.fromkeys(nodes, 0)
+                for child in grower.add_drawn(nodes, warp(logits, sampling), share, noise):
+                    parent = grower.parents[child]
+                    turns.append((drawn[parent], expert, child))
+                    drawn[parent] += 1
         return [child for *_, child in sorted(turns)]
 
     return grow(ctx, plan, reader, children=children)
