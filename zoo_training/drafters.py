@@ -47,7 +47,9 @@ COMMON = (
     "head.dropout=0",
 )
 ADAPTER_RANK = 56  # of adapters in the package: the repository stays below its limit
-SIGNIFICANT_BITS = 6  # of the weights of heads in the package: they compress by a sixth more than with 8
+SIGNIFICANT_BITS = (
+    6  # of the weights of heads in the package: compressed they are a sixth smaller than with 8
+)
 PROVENANCE, CARD = "training.json", "README.md"
 
 

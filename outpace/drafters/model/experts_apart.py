@@ -39,8 +39,8 @@ class ExpertsReader(FeatureReader):
         return None
 
     def apart(self, nodes: Sequence[int]) -> Tensor:  # (M,) -> (E, M, V)
-        """The logits of each expert alone after these nodes of the last forward; the expert that counts most
-        at a node comes first."""
+        """The logits that the head would give with one of its experts alone, after these nodes of the last
+        forward. At each node the expert with the largest router weight comes first."""
         head = self._drafter.opened.head
         assert head.apart_layer is not None
         with self.timed(), torch.no_grad():

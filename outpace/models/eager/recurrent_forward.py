@@ -133,8 +133,9 @@ class RecurrentForward(Forward):
 
     @property
     def _chains_as_trees(self) -> bool:
-        """Whether drafted chains are read in one product too. transformers' code without kernels pads the
-        tokens of a Mamba 2 layer to a whole chunk, which takes a CPU four times as long per step."""
+        """Whether recurrent layers read a drafted chain as they read a tree, in one masked product per layer:
+        where all are Mamba 2, on a CPU. There transformers' own code pads a few tokens to a whole chunk, and
+        a step of a model of eight such layers takes four times as long."""
         return len(self.products) == len(self._layers) and self.device.type == "cpu"
 
     def _states(self, cache: RecurrentCache, slot: int, position: int) -> States:

@@ -79,7 +79,7 @@ def tree_product(layer: Any, tree: NodesOfTree, before: LinearAttentionLayer, hi
     read = _read(layer, tree, before, *projected)
     seen = tree.ancestors.to(hidden.device)
     decay = (seen.to(read.time.dtype) @ (read.time * read.rates)).transpose(0, 1)  # (H, m)
-    # masked before exp: off a path the difference may be large
+    # pairs of nodes that are not on one path are masked before exp, which could overflow for them
     apart = (decay[:, :, None] - decay[:, None]).masked_fill(~seen, float("-inf"))
     weights = apart.exp() * read.time.transpose(0, 1)[:, None]  # (H, m, m)
     weights = weights * torch.einsum("ihk,jhk->hij", read.queries, read.keys)

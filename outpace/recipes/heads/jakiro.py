@@ -14,7 +14,7 @@ of a text, have a forward for each.
 In the static tree the experts take turns, the one with the larger weight first, and each draws without
 replacement. At temperature 0 its tokens are the most probable ones of the weighted sum. Any head of Jakiro
 can draft it; those of the paper's Jakiro*, whose experts have no gate, have one output alone:
-`outpace train jakiro head.contrast=false` makes them. Deeper nodes read the weighted sum at their parents, on
+`outpace train jakiro --set head.contrast=false` makes them. Deeper nodes read the weighted sum at their parents, on
 which heads are trained. The authors' code goes on from the expert with the larger weight, and draws from the
 logits of both experts in one softmax.
 """
@@ -44,14 +44,14 @@ def jakiro(
     width: int = 10,
     num_nodes: int = 59,
 ) -> Parts:
-    """A tree of a head with two experts: the most probable paths, of which the last forward gives two levels,
-    verified by matching, or draws of one expert each.
+    """Drafts of a head with two experts: a tree of the most probable paths, whose last two levels come from
+    one forward, or a static tree whose siblings are drawn from one expert each.
 
     Args:
         head: folder with a head of Jakiro that was trained for the target
         tree: the most probable paths; EAGLE's tree of 25 tokens (Jakiro*) or a chain, which are drawn and
             verified by rejection
-        depth: longest path that is drafted, except in EAGLE's tree; the head runs once less
+        depth: longest path, except in EAGLE's tree; a head with a second output runs once less
         width: paths extended per level of the tree, and tokens tried after each
         num_nodes: draft tokens of a step, those of the most probable paths
     """

@@ -18,10 +18,9 @@ little worse, and no less exact, as each claim has the distribution that its tok
 whose drafts are accepted less often than those of the version before it is dropped, which is not in the
 paper.
 
-In the paper a trainer beside the server learns from its traffic; here an update is made between two steps.
-The given head is not changed, and what was learned lasts as long as these parts, one call of
-`outpace.generate` or a server. With `serve --learn` the trainer is a process of its own, and what it learned
-is saved.
+The paper's trainer runs beside the server, as it does here with `outpace serve --learn`, which also saves what
+was learned. Otherwise the process that decodes makes an update between two steps, and forgets what was
+learned at the end of the call of `outpace.generate` or of the server. The given head is not changed.
 """
 
 from __future__ import annotations

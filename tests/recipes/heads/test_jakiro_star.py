@@ -199,7 +199,7 @@ def test_a_head_without_a_second_output_is_trained(tmp_path: Path) -> None:
     assert method.lesson(head, target(), config).num_steps == 1
     save_head(head, tmp_path, target())
     assert not method.untrained(model, config, (), str(tmp_path)).has_contrast
-    with pytest.raises(ConfigError, match=r"the head that is given has head\.contrast=false: train it with"):
+    with pytest.raises(ConfigError, match=r"the head that is given has head\.contrast=false: add --set"):
         method.untrained(model, method.defaults(), (), str(tmp_path))
 
 

@@ -1,5 +1,5 @@
-"""How heads of Jakiro learn (Huang et al. 2025): as those of EAGLE, in both outputs. Those of Jakiro* have
-one."""
+"""How heads of Jakiro and Jakiro* learn (Huang et al. 2025): with EAGLE's loss, on the next token, and those of
+Jakiro also on the token after it, which their second output predicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from outpace.training.with_tail import with_tail
 
 @dataclass(frozen=True, kw_only=True)
 class JakiroMethod(FeatureHeadMethod):
-    """Trains a head with or without the second output."""
+    """Trains a head of Jakiro, or with `head.contrast=false` one of Jakiro*, which predicts the next token
+    alone."""
 
     def untrained(
         self, model: Model, config: TrainConfig, examples: Sequence[Example] = (), start: str | None = None
@@ -31,7 +32,9 @@ class JakiroMethod(FeatureHeadMethod):
         assert isinstance(head, JakiroHead)
         if head.has_contrast != config.head.contrast:
             own = str(head.has_contrast).lower()
-            raise ConfigError(f"the head that is given has head.contrast={own}: train it with that")
+            raise ConfigError(
+                f"the head that is given has head.contrast={own}: add --set head.contrast={own}"
+            )
         return head
 
 
