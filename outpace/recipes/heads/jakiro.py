@@ -14,9 +14,9 @@ of a text, have a forward for each.
 In the static tree the experts take turns, the one with the larger weight first, and each draws without
 replacement. At temperature 0 its tokens are the most probable ones of the weighted sum. Any head of Jakiro
 can draft it; those of the paper's Jakiro*, whose experts have no gate, have one output alone:
-`outpace train jakiro --set head.contrast=false` makes them. Deeper nodes read the weighted sum at their parents, on
-which heads are trained. The authors' code goes on from the expert with the larger weight, and draws from the
-logits of both experts in one softmax.
+`outpace train jakiro --set head.contrast=false` makes them. Deeper nodes read the weighted sum at their
+parents, on which heads are trained. The authors' code goes on from the expert with the larger weight, and
+draws from the logits of both experts in one softmax.
 """
 
 from functools import partial

@@ -18,8 +18,8 @@ little worse, and no less exact, as each claim has the distribution that its tok
 whose drafts are accepted less often than those of the version before it is dropped, which is not in the
 paper.
 
-The paper's trainer runs beside the server, as it does here with `outpace serve --learn`, which also saves what
-was learned. Otherwise the process that decodes makes an update between two steps, and forgets what was
+The paper's trainer runs beside the server, as it does here with `outpace serve --learn`, which also saves
+what was learned. Otherwise the process that decodes makes an update between two steps, and forgets what was
 learned at the end of the call of `outpace.generate` or of the server. The given head is not changed.
 """
 

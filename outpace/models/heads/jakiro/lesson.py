@@ -1,5 +1,5 @@
-"""How heads of Jakiro and Jakiro* learn (Huang et al. 2025): with EAGLE's loss, on the next token, and those of
-Jakiro also on the token after it, which their second output predicts."""
+"""How heads of Jakiro and Jakiro* learn (Huang et al. 2025): with EAGLE's loss on the next token, and those
+of Jakiro also on the token after it, which their second output predicts."""
 
 from __future__ import annotations
 
