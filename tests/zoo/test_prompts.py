@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import typer
 
 from zoo_training import prompts
 from zoo_training.corpus import read_corpus
@@ -22,3 +23,14 @@ def test_prompts_are_of_all_kinds_and_of_the_training_split(tmp_path) -> None:
     held_out = read_corpus().held_out
     assert not any(len(text) > prompts.SHORTEST and text in each for text in code for each in held_out)
     assert all(0 < len(text) <= prompts.LONGEST for text in code)
+
+
+def test_prompts_may_be_of_one_kind(tmp_path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    prompts.main(path, number=4, kinds="arithmetic")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) == 4 and all("messages" in row for row in rows)
+    with pytest.raises(
+        typer.BadParameter, match="there are no prompts of poetry: use arithmetic, chat, code"
+    ):
+        prompts.main(path, kinds="code,poetry")

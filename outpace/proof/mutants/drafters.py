@@ -3,7 +3,7 @@ claim is not the distribution of its tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -229,6 +229,18 @@ def as_target(noise: Noise, *uses: str) -> Noise:
     return Rekeyed(
         noise, lambda key: Key(key.rows, key.nodes, key.depths, TARGET, key.draw) if key.use in uses else key
     )
+
+
+def reclaimed(tree: TokenTree, q_of: Callable[[Drawn, int], Tensor | None]) -> TokenTree:
+    """The tree with another q recorded for each node for which `q_of`, given the claim and the node, returns
+    one."""
+    if not isinstance(claim := tree.claim, Drawn):
+        return tree
+    q = claim.q.clone()
+    for node, row in enumerate(claim.row):
+        if row >= 0 and (other := q_of(claim, node)) is not None:
+            q[row] = other
+    return replace(tree, claim=replace(claim, q=q))
 
 
 def picked(tree: TokenTree, claim: Drawn, nodes: list[int]) -> TokenTree:

@@ -3,8 +3,9 @@ which it was drawn."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
+
+from torch import Tensor
 
 from outpace.core.claim import Drawn
 from outpace.core.context import Context
@@ -18,6 +19,7 @@ from outpace.models.heads.falcon.head import untrained_falcon
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.jakiro.head import untrained_jakiro
 from outpace.models.table import TableTarget
+from outpace.proof.mutants.drafters import reclaimed
 
 
 def level_before_claimed(target: TableTarget) -> Drafter:
@@ -36,21 +38,20 @@ def conditioned_on_the_first_token(target: TableTarget) -> Drafter:
 
 def _moved_by_the_token_before(ctx: Context, plan: Plan, read: Read) -> TokenTree:
     tree = grow(ctx, plan, read)
-    if not isinstance(claim := tree.claim, Drawn):
-        return tree
-    q, forest = claim.q.clone(), tree.forest
-    for node, row in enumerate(claim.row):
-        if forest.depths[node] == 2 and row >= 0:
-            q[row] = claim.q[row].roll(int(tree.tokens[forest.parents[node]]), 0)
-    return TokenTree(tree.tokens, forest, None, replace(claim, q=q))
+    forest, tokens = tree.forest, tree.tokens
+
+    def moved(claim: Drawn, node: int) -> Tensor | None:
+        by = int(tokens[forest.parents[node]])
+        return claim.q[claim.row[node]].roll(by, 0) if forest.depths[node] == 2 else None
+
+    return reclaimed(tree, moved)
 
 
 def _of_the_level_before(ctx: Context, plan: Plan, read: Read) -> TokenTree:
     tree = grow(ctx, plan, read)
-    if not isinstance(claim := tree.claim, Drawn):
-        return tree
-    q, forest = claim.q.clone(), tree.forest
-    for node, row in enumerate(claim.row):
-        if forest.depths[node] == 2 and row >= 0:
-            q[row] = claim.q[claim.row[forest.parents[node]]]
-    return TokenTree(tree.tokens, forest, None, replace(claim, q=q))
+    forest = tree.forest
+
+    def above(claim: Drawn, node: int) -> Tensor | None:
+        return claim.q[claim.row[forest.parents[node]]] if forest.depths[node] == 2 else None
+
+    return reclaimed(tree, above)

@@ -32,7 +32,7 @@ from outpace.drafters.model.grow import Read
 from outpace.models.heads.head_model import HeadModel
 from outpace.models.heads.jakiro.head import untrained_jakiro
 from outpace.models.table import TableTarget
-from outpace.proof.mutants.drafters import CorrectDrafter, picked
+from outpace.proof.mutants.drafters import CorrectDrafter, picked, reclaimed
 from outpace.recipes.verification.rsd_s import beam
 from outpace.verifiers.kseq import KSequential
 
@@ -164,11 +164,5 @@ def one_expert_claimed(target: TableTarget) -> Drafter:
 
 def _of_the_first_sibling(ctx: Context, plan: Plan, read: Read) -> TokenTree:
     tree = grow_apart(ctx, plan, read)
-    if not isinstance(claim := tree.claim, Drawn):
-        return tree
-    q, forest = claim.q.clone(), tree.forest
-    for node, row in enumerate(claim.row):
-        if row >= 0:
-            first = forest.children[forest.parents[node]][0]
-            q[row] = claim.q[claim.row[first]]
-    return replace(tree, claim=replace(claim, q=q))
+    children, parents = tree.forest.children, tree.forest.parents
+    return reclaimed(tree, lambda claim, node: claim.q[claim.row[children[parents[node]][0]]])
