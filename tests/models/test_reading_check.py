@@ -75,3 +75,21 @@ def test_a_model_that_reads_texts_only_as_a_whole_is_refused(name: str, sentence
 def test_a_bert_that_is_a_decoder_is_not(tiny: Any) -> None:
     target = HFTarget(tiny("bert", is_decoder=True))
     assert greedy(target, "prompt-lookup") == greedy(target, "autoregressive")
+
+
+@pytest.mark.parametrize("dtype,refused", [(torch.bfloat16, False), (torch.float32, True)])
+def test_logits_of_32_bits_may_have_the_rounding_of_a_model_of_16(
+    dtype: torch.dtype, refused: bool, tiny: Any
+) -> None:
+    """As those of Mamba 2: the model's own dtype says how much they may differ."""
+
+    def rounded(module: nn.Module, inputs: Any, output: Any) -> None:
+        output.logits = output.logits.float() * (1 + 0.02 * output.logits.shape[1])
+
+    model = tiny("llama").to(dtype)
+    model.register_forward_hook(rounded)
+    if refused:
+        with pytest.raises(ValueError, match="computes something else when a text is read in parts"):
+            HFTarget(model)
+    else:
+        HFTarget(model)
