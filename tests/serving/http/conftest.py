@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Thread
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -140,3 +141,14 @@ def serve() -> Any:
 def wait() -> Any:
     """`wait_until`."""
     return wait_until
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The clock of the rate limit, which stands: `now` in seconds, in the middle of a minute. The limit's
+    estimate lets one more request pass just after a minute begins, so tests must not depend on the hour."""
+    from limits.storage import memory
+
+    clock = SimpleNamespace(now=time.time() // 60 * 60 + 30)
+    monkeypatch.setattr(memory, "time", SimpleNamespace(time=lambda: clock.now))
+    return clock

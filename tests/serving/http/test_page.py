@@ -607,6 +607,7 @@ def test_an_answer_that_breaks_off_says_so(page: Page) -> None:
         page.unroute("**/chat/completions")
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, model: Any, serve: Any) -> None:
     with (
         serve(model, "autoregressive", api_keys=["right"], rate_limit=1) as running,

@@ -7,15 +7,12 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from limits.storage import memory
 
 from outpace.serving.http.middleware.rate_limit import RateLimit
 
 
-def test_nothing_is_kept_of_clients_of_earlier_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time()
-    monkeypatch.setattr(memory, "time", SimpleNamespace(time=lambda: now))
+def test_nothing_is_kept_of_clients_of_earlier_minutes(clock: SimpleNamespace) -> None:
     passed: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -41,7 +38,7 @@ def test_nothing_is_kept_of_clients_of_earlier_minutes(monkeypatch: pytest.Monke
     for number in range(50):
         request(f"client {number}")
     assert len(passed) == 50 <= num_kept()
-    now += 200
+    clock.now += 200
     for _ in range(100):  # a thread of the storage drops expired counters some time after a request
         request("late")
         if num_kept() < 50:

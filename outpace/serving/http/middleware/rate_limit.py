@@ -18,8 +18,9 @@ class RateLimit:
     seconds. Clients are told apart by their API key, or by address where no keys are used.
 
     The number of requests in the last 60 seconds is estimated from two counters, of the current minute and of
-    the one before. The library's exact limiter, MovingWindowRateLimiter, never removes its entry of a client,
-    so that memory would grow with every new address."""
+    the one before, and rounded down: one request more may pass as a minute begins. The library's exact
+    limiter, MovingWindowRateLimiter, never removes its entry of a client, so that memory would grow with
+    every new address."""
 
     def __init__(self, app: ASGIApp, per_minute: int) -> None:
         self._app, self._item = app, RateLimitItemPerMinute(per_minute)
