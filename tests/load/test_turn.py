@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from math import inf
 from time import perf_counter
+from types import SimpleNamespace
 
+import pytest
+
+from benchmarks.load import turn
 from benchmarks.load.plan import PlannedRequest
 from benchmarks.load.turn import closed_loop, open_loop
 from outpace.bench.measure.workload import WorkloadItem
@@ -34,23 +38,26 @@ def test_an_open_loop_sends_without_waiting_for_answers():
     assert asyncio.run(run()) == 20
 
 
-def test_requests_are_sent_at_their_arrival_times_since_the_beginning():
-    arrivals = [0.03, 0.06, 0.09, 0.12, 0.15]
+def test_requests_are_sent_at_their_arrival_times_since_the_beginning(monkeypatch: pytest.MonkeyPatch):
+    clock, sleep = SimpleNamespace(now=100.0), asyncio.sleep
+
+    async def slept(seconds: float) -> None:
+        await sleep(0)  # what is due begins before the clock moves on
+        clock.now += seconds
 
     async def run() -> list[float]:
-        began, sent = perf_counter() - 0.06, list[float]()  # the first two are due at once
+        began, sent = clock.now - 0.5, list[float]()  # the first two are due at once
 
         async def send(request: PlannedRequest) -> None:
-            sent.append(perf_counter() - began)
+            sent.append(clock.now - began)
 
-        planned = iter([PlannedRequest(ITEM, 0, arrival) for arrival in arrivals])
-        await asyncio.wait_for(open_loop(planned, send, began), DEADLOCK)
+        planned = iter([PlannedRequest(ITEM, 0, arrival) for arrival in (0.25, 0.5, 0.75, 1.0, 1.25)])
+        await open_loop(planned, send, began)
         return sent
 
-    sent = asyncio.run(run())
-    delays = [at - arrival for at, arrival in zip(sent, arrivals, strict=True)]
-    # one after the other the last would be 0.36 s late
-    assert min(delays) >= 0 and delays[-1] < 0.15
+    monkeypatch.setattr(turn, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(asyncio, "sleep", slept)
+    assert asyncio.run(run()) == [0.5, 0.5, 0.75, 1.0, 1.25]
 
 
 def test_a_closed_loop_keeps_this_number_of_streams_busy():
