@@ -25,6 +25,7 @@ from outpace.proof.option_values import choices
 from outpace.recipes import find
 from outpace.sampling.target_probs import LazyTargetProbs
 from tests.other_device import AWAY, Away, Elsewhere, moved, moved_head, reads, simulated, uploads
+from tests.tiers import slow
 
 PROMPT = torch.tensor([0, 1, 2, 0, 1, 2, 0])
 DEPTH, WIDTHS = 4, (2, 2)
@@ -160,7 +161,10 @@ def models() -> Models:
     return replace(here, target=moved(here.target), drafts=tuple(map(moved, here.drafts)))
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+QUICK = ("plain, all parameters", "chain, sampled", "tree of a head, drawn")
+
+
+@pytest.mark.parametrize("case", [each if str(each) in QUICK else slow(each) for each in CASES], ids=str)
 def test_a_step_reads_no_more_than_it_must(case: Case, models: Models, elsewhere: Elsewhere) -> None:
     recipe = find()[case.method]
     options = {name: moved_head(value) for name, value in next(choices(recipe, models)).items()}

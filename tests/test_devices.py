@@ -28,6 +28,7 @@ from outpace.proof.option_values import choices, plain
 from outpace.proof.sampling_cases import crossed
 from outpace.recipes import find
 from tests.other_device import AWAY, Elsewhere, moved, moved_head, reads, simulated, uploads
+from tests.tiers import slow
 
 PROMPTS = ((0, 1, 2, 0, 1, 2, 0), (2,), (1, 1, 0, 1, 1), (0, 2, 2))
 MIXED = (
@@ -74,9 +75,8 @@ def same_texts(name: str, here: Models, row_params: Sequence[SamplingParams], el
 
 # one method of each kind of drafting and verification
 QUICK = (
-    "autoregressive speculative-sampling mcsd traversal spectr-kseq rsd-s block-verification token-recycling "
-    "suffix-decoding stand omnidraft slem rasd eagle2 medusa hydra smartspec ems-sd "
-    "specdec-pp disco"
+    "autoregressive speculative-sampling mcsd traversal block-verification token-recycling suffix-decoding "
+    "slem eagle2 medusa smartspec disco"
 ).split()
 
 
@@ -120,11 +120,11 @@ def test_models_may_be_elsewhere(name: str, elsewhere: Elsewhere) -> None:
 @pytest.mark.parametrize(
     ("method", "head", "options"),
     [
-        ("eagle3", "eagle3", {}),
+        slow("eagle3", "eagle3", {}),
         ("eagle3", "eagle3", {"tree": "chain"}),
-        ("medusa", "medusa", {}),
-        pytest.param("hydra", "hydra", {}, marks=pytest.mark.slow),
-        pytest.param("redrafter", "redrafter", {}, marks=pytest.mark.slow),
+        slow("medusa", "medusa", {}),
+        slow("hydra", "hydra", {}),
+        slow("redrafter", "redrafter", {}),
     ],
 )
 def test_heads_of_a_part_of_the_vocabulary_may_be_elsewhere(

@@ -34,7 +34,7 @@ from outpace.recipes import find
 from outpace.recipes._option_kinds import kinds_in
 from outpace.verifiers.match import Match
 from tests.needed_kinds import needed_kind
-from tests.tiers import of_families, only, with_parts_of_their_own
+from tests.tiers import of_families, only, slow, with_parts_of_their_own
 
 TEXTS = (
     "class",
@@ -124,7 +124,7 @@ DRAFTERS: dict[str, Callable[[], tuple[Drafter, Fixed | Confidence]]] = {
 }
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("temperature", [slow(0.0), 0.7])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_matching_gives_plain_text_under_the_same_seed(name: str, temperature: float) -> None:
     drafter, controller = DRAFTERS[name]()

@@ -132,7 +132,7 @@ def check(
     return steps, given
 
 
-@pytest.mark.parametrize("prompt_tokens", [1, 7, PROMPT_TOKENS])
+@pytest.mark.parametrize("prompt_tokens", [slow(1), 7, slow(PROMPT_TOKENS)])
 @pytest.mark.parametrize("name", BUILD)
 def test_requests_that_join_and_leave_get_the_text_they_get_alone(name: str, prompt_tokens: int) -> None:
     target, draft = TableTarget(12, seed=1, order=2), TableTarget(12, seed=2, order=1)

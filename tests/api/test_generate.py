@@ -14,6 +14,7 @@ import outpace
 from outpace import api
 from outpace.api.call import prepare
 from outpace.core.sampling_params import PARAMETERS
+from tests.tiers import slow
 
 PROMPTS = ["def add(a, b):", "class Stack:\n    def push", "for"]
 METHODS = ["autoregressive", "prompt-lookup", "speculative-sampling", "mcsd", "specinfer"]
@@ -404,8 +405,8 @@ def test_another_default_device_is_refused(loaded):
     assert outpace.generate(loaded[0], "def", "prompt-lookup", max_tokens=2)[0].tokens
 
 
-@pytest.mark.parametrize("stop", [None, "-never-"])
-@pytest.mark.parametrize("method", ["auto", "smartspec", "speculative-sampling"])
+@pytest.mark.parametrize("stop", [slow(None), "-never-"])
+@pytest.mark.parametrize("method", ["auto", slow("smartspec"), "speculative-sampling"])
 def test_the_kv_caches_of_a_run_are_freed_with_it(loaded, method, stop):
     """Not by the garbage collector some time later, nor with the method's parts, which serve other runs."""
     target, draft = loaded

@@ -13,6 +13,7 @@ import outpace
 from outpace.api.detokenizer import INCOMPLETE
 
 
+@pytest.mark.slow
 def test_pieces_are_the_text(loaded):
     target, draft = loaded
     for settings in ({"temperature": 0}, {"temperature": 1.0, "seed": 3}, {"temperature": 0, "stop": "e"}):

@@ -299,6 +299,7 @@ def test_only_complete_measurements_of_this_commit_are_kept(tmp_path: Path) -> N
     assert not publish.is_current(file, "xyz")
 
 
+@pytest.mark.slow
 def test_forwards_of_a_shape_are_timed_by_rows_and_context(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,6 +78,7 @@ def outputs(tmp_path: Path) -> tuple[str, ...]:
     )
 
 
+@pytest.mark.slow
 def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
     path, page = tmp_path / "base.json", tmp_path / "page.html"
     files = ["--output", str(path), "--html", str(page)]
@@ -99,6 +100,7 @@ def test_all_methods_of_a_family_take_part(tiny: Any, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_methods_of_a_family_that_lack_their_parts_are_left_out(tiny: Any, tmp_path: Path) -> None:
     path = tmp_path / "self.json"
     options = ["--temperature", "0", "--num-prompts", "1", "--output", str(path), "--json"]
@@ -246,6 +248,7 @@ def test_compiled_and_eager_forwards_of_the_same_models_are_measured(
     assert "speculative-sampling:depth=2 (eager)" in page and "Compiled forwards" in page
 
 
+@pytest.mark.slow
 def test_eager_rows_can_be_left_out(tiny: Any, tmp_path: Path) -> None:
     arguments = (
         "--methods",
@@ -312,6 +315,7 @@ def test_peers_run_on_the_same_prompts(tiny: Any, tmp_path: Path) -> None:
     assert "Best settings of transformers assisted, best of 4 settings: " in done.output
 
 
+@pytest.mark.slow
 def test_batches_are_measured(tiny: Any, tmp_path: Path) -> None:
     wanted = ["--methods", "prompt-lookup", "--peer", "transformers", "--batch", "3", "--temperature", "0"]
     done = call(tiny, tmp_path, *wanted, "--output", str(tmp_path / "x.json"))
@@ -363,6 +367,7 @@ def breaking(at: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MethodContender, "run", broken)
 
 
+@pytest.mark.slow
 def test_a_method_that_cannot_run_is_left_out_and_the_others_are_measured(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

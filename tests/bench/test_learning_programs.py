@@ -39,6 +39,7 @@ def test_latencies_are_of_both_halves() -> None:
     assert found[0].p95 == pytest.approx(20.0)
 
 
+@pytest.mark.slow
 def test_the_stream_has_both_domains_and_repeats() -> None:
     found = stream([["code"], ["arithmetic"]], 8)
     assert found == stream([["code"], ["arithmetic"]], 8)

@@ -128,6 +128,7 @@ def rows_of(done: Result, path: Path) -> dict[tuple[str, float | None], dict[str
     return {(row["method"], row["temperature"]): row for row in json.loads(path.read_text())["results"]}
 
 
+@pytest.mark.slow
 def test_quality_stands_beside_speed_where_a_method_changes_the_texts(tiny: Any, tmp_path: Path) -> None:
     path, page = tmp_path / "x.json", tmp_path / "x.html"
     wanted = ["--methods", f"prompt-lookup,{LOSSY},scd:beta=0,alpha=0", "--output", str(path)]
@@ -151,6 +152,7 @@ def test_quality_stands_beside_speed_where_a_method_changes_the_texts(tiny: Any,
     assert text.count('<div class="plot"') == 2 and "<th>exact match</th>" in text
 
 
+@pytest.mark.slow
 def test_without_such_a_method_nothing_is_judged(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +167,7 @@ def test_without_such_a_method_nothing_is_judged(
     assert "Speed and quality" not in page.read_text() and 'class="plot"' not in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_knob_is_measured_with_each_value_and_drawn_as_a_line(tiny: Any, tmp_path: Path) -> None:
     path, page = tmp_path / "x.json", tmp_path / "x.html"
     wanted = ["--methods", f"prompt-lookup,{LOSSY}", "--pareto", "beta=0,0.5,4", "--ignore-eos"]
@@ -210,6 +213,7 @@ def test_a_knob_that_nothing_has_is_refused(
     assert done.exit_code == 2 and sentence in done.output.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_benchmark_of_exact_methods_refuses_the_others(tiny: Any, tmp_path: Path) -> None:
     done = call(tiny, tmp_path, "--exact", "--methods", f"prompt-lookup,{LOSSY}")
     assert done.exit_code == 2 and "scd is LOSSY with these options: give beta=0.0" in done.output

@@ -193,6 +193,7 @@ def test_plain_decoding_is_recommended_for_text_at_random() -> None:
     assert max(speedups(measurement).values()) < 1.01 and speedups(measurement)["speculative-sampling"] < 0.6
 
 
+@pytest.mark.slow
 def test_plain_decoding_is_recommended_where_the_draft_model_knows_nothing() -> None:
     assert picked(measured(edits(), "speculative-sampling,rest")).method == "autoregressive"
 

@@ -302,6 +302,7 @@ def test_rows_of_the_front_page_show_tokens_per_second_and_the_speedup() -> None
     assert cells[2] == f"{found.value.median:.1f}" and cells[3].startswith(f"{found.ratio.median:.2f} (")
 
 
+@pytest.mark.slow
 def test_a_front_page_that_is_out_of_date_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

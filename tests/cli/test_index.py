@@ -52,6 +52,7 @@ def test_states_are_read_by_the_model(outpace_, tiny, texts, words):
     assert [5, 6, 7, 8][1:] in index.values[:, :3].tolist()
 
 
+@pytest.mark.slow
 def test_each_source_is_a_domain_of_skip_sets(outpace_, tiny, texts, words):
     command = ("index", "build", *texts, "--kind", "skip-sets", "--tokenizer", tiny.target, "-o", "my.sets")
     result = outpace_(*command, "--trials", 3)

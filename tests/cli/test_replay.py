@@ -7,6 +7,7 @@ import json
 import pytest
 
 
+@pytest.mark.slow
 def test_what_generate_prints_is_replayed_to_the_same_counts(outpace_, tmp_path):
     prompts = ["for name in names:\n    print(name)\n" * 3, "def add(a, b):\n"]
     options = ("--method", "suffix-decoding", "--max-tokens", 24, "--batch", 1, "--json")

@@ -62,6 +62,7 @@ def test_a_missing_accelerate_is_named_before_the_target_is_loaded(outpace_, mon
     assert result.exit_code == 2 and "training needs accelerate: pip install" in result.stderr
 
 
+@pytest.mark.slow
 def test_what_cannot_be_trained_is_said_in_one_sentence(outpace_, tiny, data, tmp_path):
     arguments = ("--target", tiny.target, "--data", data, "-o", tmp_path / "head")
     for more, message in (

@@ -27,6 +27,7 @@ def test_without_an_answer_it_fails(outpace_, tiny) -> None:
     assert done.exit_code == 1 and not done.stdout and "no sample gave an answer" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_plan_is_searched_for_and_used(outpace_, tiny, tmp_path: Path) -> None:
     (tmp_path / "problems.jsonl").write_text(
         '{"prompt": "def add(a, b):", "answer": "a"}\n{"prompt": "import", "answer": 3}\n'

@@ -158,6 +158,7 @@ def test_sizes_below_one_are_refused() -> None:
         get("eagle3").build(target, head=head, tree="chain", adaptive=True)
 
 
+@pytest.mark.slow
 def test_greedy_texts_are_those_of_plain_decoding_and_trees_differ() -> None:
     target: Any = transformers_models(vocab=8).target
     prompts, params = ([3, 1, 4], [7]), [SamplingParams(max_tokens=30), SamplingParams(max_tokens=24)]

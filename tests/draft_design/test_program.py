@@ -129,6 +129,7 @@ def test_shapes_alone_are_compared_with_plain_decoding(tiny: Any, given_times: N
     assert all(each["needed"]["tokens"] > 1 for each in data["results"])
 
 
+@pytest.mark.slow
 def test_real_measurements_have_the_same_structure(tiny: Any, tmp_path: Path) -> None:
     models = ("--target", tiny.target, "--draft", tiny.draft)
     data = results(tmp_path, *models, *FEW, "--layers", 1, "--batch", 2)

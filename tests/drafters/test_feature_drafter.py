@@ -173,6 +173,7 @@ def test_the_head_reads_on_where_nothing_is_drafted(kind: str, monkeypatch: pyte
     assert max(len(text) for text, _, _ in drafter.found) > 30
 
 
+@pytest.mark.slow
 def test_a_text_is_plain_decodings_and_its_rows_do_not_depend_on_their_batch() -> None:
     model = target()
     sampling = SamplingParams(1.0, max_tokens=12, seed=5)

@@ -190,6 +190,7 @@ def head_of(middle: Target) -> FeatureDrafter:
     return FeatureDrafter(head, middle.vocab, partial(grow, sampled=True), sampled=True)
 
 
+@pytest.mark.slow
 def test_a_head_on_the_middle_model_has_the_distribution_of_the_target() -> None:
     of = models("table for heads")
 

@@ -32,6 +32,7 @@ def run(test: LoadTest) -> None:
     asyncio.run(test.run(lambda label, turns: None))
 
 
+@pytest.mark.slow
 def test_two_servers_are_compared(stub: StubServer, tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(main)
@@ -59,6 +60,7 @@ def test_two_servers_are_compared(stub: StubServer, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [stub.url]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_requests_have_the_fields_of_the_contender(stub: StubServer) -> None:
     run(test := load_test(stub))
     assert test.models == {stub.url: "stub"}
@@ -68,6 +70,7 @@ def test_requests_have_the_fields_of_the_contender(stub: StubServer) -> None:
     assert {each.get("speculation") for each in stub.requests} == {False, None}
 
 
+@pytest.mark.slow
 def test_failures_are_recorded_and_end_nothing(stub: StubServer) -> None:
     # the first two requests see that the contenders work
     stub.answer = lambda number: Answer(status=200 if number < 2 else 503)

@@ -12,6 +12,7 @@ from outpace.core.contracts import Prompt, Want
 from outpace.core.tree import TokenTree
 from outpace.models.cache_argument import CACHE_ARGUMENT
 from outpace.models.hf.target import HFTarget
+from tests.tiers import slow
 
 
 class OlderName(LlamaForCausalLM):
@@ -44,7 +45,7 @@ def logits(model: LlamaForCausalLM, compile: bool) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", [OlderName, NewerName])
-@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("compile", [False, slow(True)])
 def test_either_name_is_used(tiny, kind, compile):
     model = tiny("llama").float()
     expected = logits(model, compile)

@@ -67,6 +67,7 @@ def test_rounding_is_to_the_nearest_of_evenly_spaced_values() -> None:
     assert (rounded(found) - found).abs().max() < 1e-5
 
 
+@pytest.mark.slow
 def test_compiled_and_eager_forwards_round_alike(targets: dict[str, HFTarget]) -> None:
     text, tokens = some(40), some(len(TREE.parents), 1)
     found, caches = {}, {}
@@ -139,6 +140,7 @@ def test_texts_are_those_of_plain_decoding() -> None:
     assert model.drafts["zoo:draft"].target.kv_cache is None
 
 
+@pytest.mark.slow
 def test_keys_that_share_scales_with_their_block_are_refused(
     tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def test_some_layers_are_skipped_and_some_stay(skipped: int, residual_net) -> No
         closest_layers(residual_net, skipped)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_refused(tiny) -> None:
     with pytest.raises(ValueError, match="compiled with OpenVINO cannot skip other layers"):
         switching(HFTarget(tiny("llama").float(), compile=True))

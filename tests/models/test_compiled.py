@@ -169,6 +169,7 @@ def test_scores_tell_how_many_tokens_were_computed(pair):
         assert target.score(tree, (0,), target.open(1, 64)).computed == computed
 
 
+@pytest.mark.slow
 def test_short_chains_of_one_row_have_graphs_of_fixed_sizes(tiny, monkeypatch):
     model = tiny("llama").float()
     for budget, sizes in ((1 << 28, {0, 1, 6, 11, 16}), (0, {0})):
@@ -194,6 +195,7 @@ def test_short_chains_of_one_row_have_graphs_of_fixed_sizes(tiny, monkeypatch):
         assert list(cache.requests) == [0]
 
 
+@pytest.mark.slow
 def test_attention_gets_the_longest_text_rounded_up(tiny):
     """OpenVINO generates kernels anew for new lengths. Around the powers of two, logits agree with eager."""
     model = tiny("llama", max_position_embeddings=2048).float()
@@ -238,6 +240,7 @@ def test_sizes_follow_the_times_that_were_measured(tiny, monkeypatch):
     assert len(measured) == 1 and len(compiled.sizes) == 24
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_closed_cache_is_used_again(tiny, monkeypatch):
     target = HFTarget(tiny("llama").float(), compile=True)
 
@@ -273,6 +276,7 @@ def test_the_memory_of_a_closed_cache_is_used_again(tiny, monkeypatch):
     assert not target.compiled._closed
 
 
+@pytest.mark.slow
 def test_sizes_whose_inferences_take_long_are_not_run_at_loading(tiny, monkeypatch):
     run = []
     read = InferRequest.read
@@ -335,10 +339,12 @@ def test_architectures_that_the_documentation_names_compile(name, tiny):
     assert HFTarget(tiny(name).float(), compile=True).compiled
 
 
+@pytest.mark.slow
 def test_attention_sinks(pair, monkeypatch):
     same(pair("gpt_oss"), SLOTS, (13, 3, 21), ROWS[1:3], monkeypatch)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_as_near_to_float32_as_without_compiling(tiny):
     """Positions above 256 are not numbers of bfloat16."""
     model = tiny("llama", max_position_embeddings=1024).float()
@@ -373,6 +379,7 @@ def test_a_graph_with_further_outputs_has_the_threads_of_the_first(tiny):
     assert threads == [2, 2]
 
 
+@pytest.mark.slow
 def test_hidden_states_are_outputs_of_the_graph(pair, monkeypatch):
     """Of prompts in chunks, of gaps and trees in a batch; the first request for a layer compiles once."""
     eager, compiled = pair("llama")
@@ -421,6 +428,7 @@ def test_what_the_graph_does_not_give_is_read_on_the_same_cache(pair):
         assert (ours - theirs).abs().max() < ROUNDING
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_no_longer_used_is_freed(pair):
     target = pair("llama")[1]
     cache = target.open(2, 64)
@@ -491,6 +499,7 @@ def test_a_model_that_cannot_be_compiled_warns_with_the_reason_and_runs(name, wh
     assert prefill(target, [some(9)], (0,), cache).shape == (8, target.vocab)
 
 
+@pytest.mark.slow
 def test_a_graph_that_computes_something_else_is_not_used(tiny, monkeypatch):
     # trees are read as chains
     monkeypatch.setattr("outpace.models.openvino.compiled.row_tokens_of", chain_of)

@@ -18,7 +18,6 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.openvino import compressed_weights
 from outpace.models.openvino.compressed_weights import FORMATS, GROUP, compress, map_values
 from outpace.models.openvino.export import widened
-from tests.tiers import only
 
 ROUNDING = 3e-5  # of logits of about 1, in float32
 SIZES: dict[str, Any] = {"hidden_size": 2 * GROUP, "intermediate_size": 3 * GROUP, "head_dim": GROUP}
@@ -63,6 +62,7 @@ def test_every_group_has_few_values(name: str, format: str, tiny: Any, environme
     assert made.num_bytes < made.bytes_before / 2
 
 
+@pytest.mark.slow
 def test_rows_that_are_no_multiple_of_a_group_have_8_bits(tiny: Any, environment: dict[str, str]) -> None:
     model = tiny("llama", **SIZES | {"intermediate_size": GROUP + 8}).float()
     before = model.model.layers[0].mlp.down_proj.weight.detach().clone()
@@ -77,7 +77,8 @@ def logits(target: HFTarget, tokens: Tensor) -> Tensor:
     return found
 
 
-@pytest.mark.parametrize("format", only(["int4"], FORMATS))
+@pytest.mark.slow
+@pytest.mark.parametrize("format", FORMATS)
 def test_compiled_logits_are_those_of_the_compressed_model(
     format: str, tiny: Any, environment: dict[str, str]
 ) -> None:

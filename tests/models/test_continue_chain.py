@@ -143,7 +143,7 @@ def heads(target: HFTarget, kind: str) -> HeadModel:
 
 
 @pytest.mark.parametrize("controller", [Fixed, Ending])
-@pytest.mark.parametrize("kind", ["draft", "eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["draft", slow("eagle"), "eagle3"])
 @pytest.mark.parametrize(
     "settings", [{"temperature": 0.0}, {"temperature": 1.0}, {"temperature": 0.8, "top_k": 3}]
 )

@@ -165,6 +165,7 @@ def test_tokens_of_a_block_see_one_another(name, tiny):
             assert (found - other).abs().max() > 1e-4
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_model_compiled_with_openvino_reads_these_alike(tiny, monkeypatch):
     """Embeddings eagerly, and blocks in copies, one row of them beside a chain."""

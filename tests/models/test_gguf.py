@@ -41,6 +41,7 @@ def test_a_file_drafts_for_a_file(file: Path, tmp_path: Path) -> None:
     assert found.statistics.num_steps < 16
 
 
+@pytest.mark.slow
 def test_unsuited_files_are_refused(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = file.read_bytes()
     for name, content, message in (

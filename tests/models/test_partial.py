@@ -98,6 +98,7 @@ def test_other_savings_in_chains(changes, tiny, float64_throughout) -> None:
     assert (target.work.layer_tokens == 2 * target.work.tokens) == off
 
 
+@pytest.mark.slow
 def test_the_savings_change_the_logits(tiny, float64_throughout) -> None:
     """Else agreement with the definition would say nothing."""
     model = tiny("llama")
@@ -204,6 +205,7 @@ def test_unsuited_thresholds(savings, message, tiny) -> None:
         with_savings(HFTarget(tiny("llama")), savings)
 
 
+@pytest.mark.slow
 def test_models_of_other_kinds_are_refused(tiny) -> None:
     with pytest.raises(ValueError, match="compiled forwards cannot: leave out --compile"):
         with_savings(HFTarget(tiny("llama").float(), compile=True), Savings(1, drift=0.1, entropy=1.0))

@@ -50,6 +50,7 @@ def test_models_that_cannot_read_a_text_in_parts_are_refused(name, dtype, tiny):
         HFTarget(model)
 
 
+@pytest.mark.slow
 def test_rounding_in_many_layers_is_no_reason_to_refuse_a_model(tiny):
     model = tiny("bamba", num_hidden_layers=24, attn_layer_indices=[11, 23]).to(torch.bfloat16)
     assert not HFTarget(model).chains_only

@@ -249,6 +249,7 @@ def test_compiled_layers_read_the_compiled_target_s_cache(skipped, kv_cache, tin
     assert (scores - logits).abs().max() > 0.01
 
 
+@pytest.mark.slow
 def test_a_cache_of_another_kind_is_refused(tiny):
     slim = without(HFTarget(tiny("llama")), SkipSet.after(1, 2))
     compiled = HFTarget(tiny("llama").float(), compile=True)

@@ -131,6 +131,7 @@ def test_another_model_computes_all_logits_of_which_some_are_kept() -> None:
     assert small.continue_chain(torch.tensor([0]), 0, small.open(1, 8), 3, None) is None
 
 
+@pytest.mark.slow
 def test_a_draft_is_trimmed_once_and_forgotten_with_it(tiny: Any) -> None:
     draft, count = HFTarget(tiny("llama")), len(module._DRAFTS)
     assert trimmed_draft(draft, None) is draft

@@ -59,6 +59,7 @@ def ends(pid: int, seconds: float = 5.0) -> bool:
     return not alive(pid)
 
 
+@pytest.mark.slow
 def test_it_answers_requests_with_tokens_and_seconds(start: Start) -> None:
     one = start(dtype="bfloat16", sleep=0.7)  # longer than the patience between two looks
     assert one.ready()["precision"] == "bfloat16 in threes"
@@ -104,6 +105,7 @@ def test_a_dead_worker_reports_how_it_ended_and_why(start: Start) -> None:
         two.request(REQUEST)
 
 
+@pytest.mark.slow
 def test_one_whose_children_hold_the_pipe_is_gone_all_the_same(start: Start) -> None:
     one = start()
     one.ready()

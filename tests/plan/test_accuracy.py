@@ -72,6 +72,7 @@ def test_steps_of_one_size_count_by_their_median() -> None:
     assert Speed().tokens_per_second == 0
 
 
+@pytest.mark.slow
 def test_the_program_predicts_and_measures(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_heads_that_are_not_trained_and_lookups_are_planned_for(plan: Callable[.
     assert data["recommendation"].startswith("use draft head eagle with trees of")
 
 
+@pytest.mark.slow
 def test_models_are_measured(plan: Callable[..., Any], tiny: Any, tmp_path: Path) -> None:
     models = ("--target", tiny.target, "--draft", tiny.draft, "--lookup")
     found = plan(*models, *FEW, "--html", "plan.html", "--json")

@@ -158,6 +158,7 @@ SPLIT = [Group((0, 1, 1, 0, 0, 1, 1, 0, 1, 1, 0), (BINARY,) * 2)]
 LONGER = [Group((1, 1), (SamplingParams(max_tokens=5), replace(BINARY, max_tokens=5)))]
 
 
+@pytest.mark.slow
 def test_rows_that_share_a_controller_begin_together_in_every_batch() -> None:
     """Otherwise a row would have drafts of another length than alone: other tokens, though of the same
     distribution."""
@@ -195,6 +196,7 @@ def with_controller(controller: type[BatchLength]) -> Parts:
     return Parts(TARGET, DraftModel(DRAFT), Rejection(), controller(1))
 
 
+@pytest.mark.slow
 def test_a_run_can_be_repeated_if_plans_follow_measured_times() -> None:
     found = enumerate_joint(lambda: with_controller(ByMeasuredTime), LONGER)
     assert largest_joint_error(found, LOGITS, LONGER) < BOUND

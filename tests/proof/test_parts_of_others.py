@@ -67,6 +67,7 @@ def greedy_with(threshold: float) -> Recipe:
     return recipe(paper="none", family="verification", guarantee=Guarantee.GREEDY)(typical)
 
 
+@pytest.mark.slow
 def test_a_greedy_method_is_proven_at_temperature_0():
     small = replace(suite.PLANS["peaked"], most=200, most_varied=100)
     found = list(suite.prove(greedy_with(0.3), peaked_tables(), small))

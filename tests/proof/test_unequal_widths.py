@@ -19,7 +19,7 @@ from outpace.recipes import find, get
 from outpace.recipes._options import hints_of
 from tests.tiers import WITHOUT_MODELS, with_parts_of_their_own
 
-QUICK = ("block-verification", "rsd-s", "specinfer")
+QUICK = ("rsd-s",)
 
 
 def methods() -> Iterator[Any]:

@@ -98,13 +98,14 @@ def run_ahead_key(row: int, node: int) -> Key:
     return Key([row], [node], [node], "accept")
 
 
+@pytest.mark.slow
 def test_the_distribution_is_the_target_s(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error(2) < 1e-12 and error(3) < 1e-12
     monkeypatch.setattr(run_ahead, "tested", one_by_one)
     assert error(2) < 1e-12 and error(3) < 1e-12
 
 
-@pytest.mark.parametrize("mistake", ["reused", "from_target", "twice"])
+@pytest.mark.parametrize("mistake", ["reused", slow("from_target"), slow("twice")])
 def test_a_mistake_at_the_first_token_is_caught(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
     monkeypatch.setattr(run_ahead, "tested", partial(one_by_one, **{mistake: True}))
     assert error(2) > CAUGHT  # so short that a draft is drafted after a pending one

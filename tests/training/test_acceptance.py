@@ -171,6 +171,7 @@ def trained(
     return before, after
 
 
+@pytest.mark.slow
 def test_specdec_pp_learns_to_foresee_rejections(tmp_path: Path) -> None:
     before, after = trained("specdec-pp", models()[1], tmp_path)
     assert before.acceptance == after.acceptance and before.probability_f1 == after.probability_f1

@@ -134,6 +134,7 @@ def test_the_loss_is_a_distance_in_which_predictions_that_are_too_low_weigh_more
     assert given([], [], 2.0)(batch, noise).item() == 0
 
 
+@pytest.mark.slow
 def test_the_evaluation_compares_rounded_lengths_with_the_best_constant() -> None:
     class Constant(DraftLengthPredictor):
         def forward(self, embedded: Tensor, hidden: Tensor) -> Tensor:
@@ -148,6 +149,7 @@ def test_the_evaluation_compares_rounded_lengths_with_the_best_constant() -> Non
     )
 
 
+@pytest.mark.slow
 def test_only_positions_with_a_whole_draft_inside_the_answer_count() -> None:
     found, text = made(config()), texts()[5].tokens
     # drafts of DEPTH tokens that begin with the answer's token of index 6, 7, ... and end within the text

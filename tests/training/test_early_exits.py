@@ -137,6 +137,7 @@ def test_only_the_exits_of_the_settings_are_learned() -> None:
     assert found == {round((after[0] + after[3]) / 2, 4), round((after[1] + after[3]) / 2, 4)}
 
 
+@pytest.mark.slow
 def test_training_teaches_the_exit_and_leaves_the_target_as_it_is() -> None:
     torch.manual_seed(0)
     config = llama_config(VOCAB, 4, max_position_embeddings=64)

@@ -83,6 +83,7 @@ def test_data_grows_and_forgetting_is_reported(model, tiny, data, tmp_path) -> N
     assert outpace.generate(model, "def add(a, b):", **given)[0].tokens == plain[0].tokens
 
 
+@pytest.mark.slow
 def test_runs_that_share_answers_have_general_texts_of_their_own(model, tiny, data, tmp_path) -> None:
     forgotten, shared = [], tmp_path / "shared"
     for name, captured in (("apples", shared), ("pears", shared), ("pears", None)):
@@ -142,6 +143,7 @@ def test_rounds_learn_from_their_prompts_alone_and_the_best_one_is_kept(
     assert [len(each) for each in learned] == [4, 8, 11]
 
 
+@pytest.mark.slow
 def test_rounds_begin_anew(model, tiny, data, tmp_path) -> None:
     """The second round of a run is the first one of a run that begins with as many prompts."""
     every = run(model, tiny, data, tmp_path / "every").growth
@@ -154,6 +156,7 @@ class Stopped(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_to_the_same_draft_model(
     model, tiny, data, tmp_path, monkeypatch
 ) -> None:
@@ -176,6 +179,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_draft_model(
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_access_to_text_only_learns_from_the_answers(model, tiny, data, tmp_path, monkeypatch) -> None:
     used = list[type]()
     for kind in (DraftModelLesson, SequenceLesson):
@@ -196,6 +200,7 @@ def test_access_to_text_only_learns_from_the_answers(model, tiny, data, tmp_path
     assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+@pytest.mark.slow
 def test_unsuited_settings_are_refused(model, tiny, data, tmp_path) -> None:
     for change, message in (
         ("distillation.access=api", "distillation.access is logits or text, not api"),

@@ -57,6 +57,7 @@ from outpace.training.methods import named
 from outpace.training.texts import Example
 from outpace.training.trainer import Trainer
 from tests.models.conftest import build
+from tests.tiers import slow
 from tests.training.families import METHODS, POSITION_HEADS
 
 VOCAB, LENGTH, STEPS = 12, 18, 4
@@ -135,10 +136,10 @@ def check_agreement(found: Lesson, method: str, options: dict[str, object]) -> N
 @pytest.mark.parametrize(
     ("method", "changes"),
     [
-        *((method, "") for method in POSITION_HEADS),
+        *(slow(method, "") for method in POSITION_HEADS),
         ("medusa", "head.draft_vocab=9"),
-        ("hydra", "head.draft_vocab=9"),
-        ("redrafter", "head.draft_vocab=9"),
+        slow("hydra", "head.draft_vocab=9"),
+        slow("redrafter", "head.draft_vocab=9"),
         ("mlp-speculator", "head.tied=true"),
     ],
 )
@@ -165,6 +166,7 @@ def trained_adapter(num_steps: int, folder: Path) -> AdapterLesson:
     return made
 
 
+@pytest.mark.slow
 def test_agreement_of_an_adapter_is_what_decoding_accepts(tmp_path: Path) -> None:
     made = trained_adapter(40, tmp_path)
     made.head.double()  # as the target

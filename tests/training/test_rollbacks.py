@@ -20,6 +20,7 @@ from outpace.training.texts import DataError, Example
 DEPTH, TOKENS, PROMPT = 3, 14, 2
 
 
+@pytest.mark.slow
 def test_the_classes_are_those_of_greedy_drafts() -> None:
     models, method = transformers_models(vocab=8), named("specbranch")
     target, draft = models.target, transformers_models(vocab=8).target

@@ -83,7 +83,7 @@ def head_for(method: str, model: Model, data: str, folder: Path) -> str | None:
 
 
 # one of each kind of lesson
-QUICK_METHODS = ("eagle3", "medusa", "adaspec", "disco", "specee")
+QUICK_METHODS = ("eagle3", "adaspec", "disco")
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ def test_layers_behind_the_last_exit_are_not_trained() -> None:
         assert all(each.grad is not None for each in lesson.trained.values())
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_sum_over_all_exits() -> None:
     model, batch = plain_draft(), batch_of(greedy_text(1, 2, 6), greedy_text(4, 3, 1)[:9])
     lesson = SortedLesson(model, target().head, EXITS)
@@ -116,6 +117,7 @@ def accepted(draft: HFTarget, text: tuple[int, ...]) -> int:
     return len(first.generated[0]) - 1
 
 
+@pytest.mark.slow
 def test_agreement_is_what_decoding_accepts() -> None:
     model = copy.deepcopy(plain_draft())
     lesson, draft, counts = SortedLesson(model, target().head, EXITS), HFTarget(model), list[int]()

@@ -107,6 +107,7 @@ def probs(model: HFTarget, before: list[int], temperature: float) -> Tensor:
     return (logits / temperature).softmax(-1)
 
 
+@pytest.mark.slow
 def test_it_learns_and_the_best_weights_are_kept(tmp_path: Path) -> None:
     config = changed(
         named("sprinter").defaults(),

@@ -65,6 +65,7 @@ def test_the_scale_of_the_worked_example() -> None:
     assert least_rho(p, q, [2])[0][0] == pytest.approx(1.4, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_distribution_is_the_targets_when_two_drafters_draw_from_distributions_of_their_own() -> None:
     cases = [Case((0, 1, 2), SamplingParams(temperature=1.0, max_tokens=2))]
     both = [DraftModel(draft, replace=True) for draft in DRAFTS]

@@ -132,6 +132,7 @@ def test_compiled_logits_are_those_of_the_compressed_head(
     assert graph["u8" if format == "int8" else "u4"] == matrices(head)
 
 
+@pytest.mark.slow
 def test_matrices_outside_the_graph_stay_whole(
     made: Callable[[str], DraftHead], environment: dict[str, str]
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_head_uses_the_compressed_matrices_of_its_target(
     assert graph["f32" if format is None else "u8"] == matrices(head)
 
 
+@pytest.mark.slow
 def test_a_head_that_compresses_its_target_is_noticed(
     made: Callable[[str], DraftHead],
     target: HFTarget,

@@ -75,6 +75,7 @@ def decode(target: HFTarget, drafter: DraftModel) -> int:
     return sum(len(tokens) - 1 for step in steps for tokens in step.generated if tokens)
 
 
+@pytest.mark.slow
 def test_a_draft_begins_with_the_keys_and_values_of_a_clean_run() -> None:
     target, draft = deep_pair()
     drafter = Watched(draft, keeps_drafted=False)

@@ -27,6 +27,7 @@ def test_one_draft_token_is_accepted_with_the_overlap_of_the_distributions(promp
     assert found == pytest.approx(overlap(prompt), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_measured_acceptance_is_the_mean_overlap() -> None:
     parts = speculative_sampling.build(TARGET, draft=DRAFT, depth=3)
     session = Session(

@@ -130,6 +130,7 @@ def oracle() -> tuple[Known, int]:
     return Known(pairs, learned.accepted(batch).long()), len(pairs)
 
 
+@pytest.mark.slow
 def test_with_the_labels_of_training_no_draft_token_is_wasted_and_none_is_missing() -> None:
     predictor, count = oracle()
     assert count == 3 * (LENGTH + 3)  # of drafts of five tokens among LENGTH + 7

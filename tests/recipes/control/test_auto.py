@@ -130,7 +130,7 @@ def test_drafts_from_a_corpus_keep_the_distribution(drafted: bool, tmp_path: Pat
         slow("draft", "peaked"),
         slow("head", "table"),
         *only(
-            [(each, "peaked") for each in ("head", "eagle3", "hydra", "dspark")],
+            [(each, "peaked") for each in ("head", "dspark")],
             [(each, "peaked") for each in ("head", *HEADS)],
         ),
     ],
@@ -234,6 +234,7 @@ def test_a_model_that_was_slow_at_first_is_used_again() -> None:
     assert sum(used[-60:]) > 50
 
 
+@pytest.mark.slow
 def test_a_length_that_was_slow_for_a_while_is_used_again() -> None:
     """Forwards of up to six tokens take twice their time in the first steps."""
     target = TableTarget(VOCAB, seed=1, order=2)

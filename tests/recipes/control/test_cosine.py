@@ -157,6 +157,7 @@ def test_every_chosen_model_reads_each_fused_token_once() -> None:
         forwards += 4
 
 
+@pytest.mark.slow
 def test_drafts_are_those_of_models_without_a_cache() -> None:
     """Transformers in float64: after steps with rejected tokens, and steps in which a model took no part,
     every fused token and its siblings follow from forwards over the whole text."""

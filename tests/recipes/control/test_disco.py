@@ -148,6 +148,7 @@ def watched(seen: list[tuple[float, bool]]) -> Parts:
     return Parts(MODELS.target, DraftModel(MODELS.drafts[0]), Rejection(), controller)
 
 
+@pytest.mark.slow
 def test_a_learned_threshold_keeps_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outpace.recipes.control.disco.FEWEST", 2)
     seen = list[tuple[float, bool]]()
@@ -158,6 +159,7 @@ def test_a_learned_threshold_keeps_the_distribution(monkeypatch: pytest.MonkeyPa
     assert len({value for value, _ in seen}) > 3 and len({ends for _, ends in seen}) == 2
 
 
+@pytest.mark.slow
 def test_rows_that_learn_from_one_another_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outpace.recipes.control.disco.FEWEST", 2)
     seen = list[tuple[float, bool]]()

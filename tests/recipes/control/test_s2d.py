@@ -123,6 +123,7 @@ def drafts_with_an_error(breaks: bool) -> tuple[list[int | None], list[list[list
     return failed, drafts
 
 
+@pytest.mark.slow
 def test_an_error_in_a_deeper_exit_ends_the_drafts_of_one_request() -> None:
     failed, undisturbed = drafts_with_an_error(False)
     assert not failed
@@ -170,6 +171,7 @@ def expected_exit(text: Sequence[int], thresholds: Sequence[float]) -> tuple[int
     return EXITS[-1], False
 
 
+@pytest.mark.slow
 def test_each_token_is_drawn_from_the_first_exit_that_is_sure_and_an_unsure_one_ends_the_draft() -> None:
     thresholds, used, ended = (0.7, 0.6, 0.5), set[int](), 0
     for step in run(PROMPTS):
@@ -223,6 +225,7 @@ def test_layers_read_a_token_once_and_only_when_they_are_needed(monkeypatch: pyt
     assert reads == [[5, 2], [7], [7], [7]]
 
 
+@pytest.mark.slow
 def test_the_distribution_is_plain_decodings_with_a_draft_of_several_layers() -> None:
     models, used = transformers_models(), set[int]()
     deep = HFTarget(model(3, vocab=4, seed=2))

@@ -90,6 +90,7 @@ def test_heads_of_several_layers_draft_and_the_text_is_plain_decodings(num_layer
     assert texts(drafted, PROMPTS, sampling) == texts(autoregressive.build(target()), PROMPTS, sampling)
 
 
+@pytest.mark.slow
 def test_heads_of_two_layers_are_exact_and_accepted_below_the_first_token() -> None:
     models = peaked_tables()
     head = HeadModel(untrained_eagle(models.target, num_layers=2))

@@ -100,6 +100,7 @@ class Counting(Survival):
         return stopped
 
 
+@pytest.mark.slow
 def test_the_distribution_is_plain_decodings_where_first_tokens_may_end_drafts() -> None:
     predictor, answers = untrained_hidden_state_predictor(DRAFT), list[bool]()
 

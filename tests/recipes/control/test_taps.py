@@ -105,6 +105,7 @@ def test_merged_trees_hold_each_path_of_every_head_once_and_keep_what_the_best_k
     assert shared and differ
 
 
+@pytest.mark.slow
 def test_a_head_that_is_given_twice_drafts_as_if_it_were_given_once() -> None:
     for routing in ROUTINGS:
         twice, once = (steps_of(build(routing, heads()[:1] * count), PROMPTS[0]) for count in (2, 1))
@@ -132,6 +133,7 @@ def test_the_most_confident_tree_is_verified_and_the_other_heads_keep_up(tempera
     assert changes > 3  # so each head was passed over, and then chosen
 
 
+@pytest.mark.slow
 def test_rows_of_a_batch_are_routed_apart() -> None:
     together: dict[int, list[Any]] = {slot: [] for slot in range(len(PROMPTS))}
     mixed = 0

@@ -154,6 +154,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, loaded: Any, tiny: An
         )
 
 
+@pytest.mark.slow
 def test_the_end_of_the_text_is_drafted_though_it_was_not_counted(tmp_path: Path) -> None:
     target, draft = (outpace.load(name, dtype="float32") for name in ("zoo:target", "zoo:draft"))
     prompt = [{"role": "user", "content": "Say hello to Noah."}]

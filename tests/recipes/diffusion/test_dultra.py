@@ -83,6 +83,7 @@ def alone(text: Tensor, size: int) -> tuple[list[int], int]:
     return window, forwards
 
 
+@pytest.mark.slow
 def test_drafts_are_those_of_forwards_over_the_whole_text() -> None:
     """With a KV cache and two texts together; the most probable places are revealed in as many forwards as
     the planner says, of which the statistics know."""

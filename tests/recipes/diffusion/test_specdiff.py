@@ -125,6 +125,7 @@ def error(drafter: Any, depth: int = 2) -> float:
     return largest_error(found, small.logits, cases)
 
 
+@pytest.mark.slow
 def test_only_tokens_that_depend_on_those_before_them_may_be_claimed() -> None:
     """With a two-way model: one forward, and two from left to right, are exact with claims; two in the order
     of confidence are exact without them and biased with them."""

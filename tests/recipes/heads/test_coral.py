@@ -222,6 +222,7 @@ def learned(lesson: Any, steps: int) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 def test_heads_learn_alike_features_and_then_their_router_alone(tmp_path: Path) -> None:
     method: Any = named("coral")
     alike = list[float]()

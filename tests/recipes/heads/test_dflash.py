@@ -302,6 +302,7 @@ class OneTooDeep(FeatureDrafter):
         return replace(draft, tree=replace(draft.tree, claim=replace(claim, row=rows)))
 
 
+@pytest.mark.slow
 def test_a_claim_of_the_next_depth_is_caught() -> None:
     """Also that the right claim is exact."""
     of = transformers_models()

@@ -142,6 +142,7 @@ def test_the_size_of_trees_is_measured_or_given() -> None:
     assert drafted > 14 * (steps - 2), "trees of 16 nodes but in the last steps"
 
 
+@pytest.mark.slow
 def test_on_two_devices_ids_and_features_cross_and_texts_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

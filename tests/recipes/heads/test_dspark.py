@@ -138,6 +138,7 @@ class Marginals(FeatureDrafter):
         return replace(draft, tree=replace(draft.tree, claim=claim))
 
 
+@pytest.mark.slow
 def test_a_claim_of_dflash_s_distributions_is_caught() -> None:
     """Also that the right claim is exact."""
     of = peaked_tables()

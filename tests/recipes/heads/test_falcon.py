@@ -22,6 +22,7 @@ from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.heads.falcon import falcon
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.in_blocks import in_blocks
+from tests.tiers import slow
 
 VOCAB = 12
 PROMPTS = ((1, 2, 3, 4, 5, 6, 7), (3, 1, 4), (5, 5, 8, 2, 0, 1, 9, 9, 4, 7, 11))
@@ -68,7 +69,7 @@ def plain_levels(head: Any, text: Tensor, path: list[int]) -> list[Tensor]:
     return levels[: len(path) + 1]
 
 
-@pytest.mark.parametrize("tree", ["dynamic", "chain"])
+@pytest.mark.parametrize("tree", [slow("dynamic"), "chain"])
 def test_drafts_are_those_of_forwards_over_the_whole_text(tree: Any) -> None:
     head, drafted, deepest = untrained_falcon(target(), 4), 0, 0
     parts = falcon.build(target(), head=HeadModel(head), tree=tree, width=2, num_nodes=9, depth=5)

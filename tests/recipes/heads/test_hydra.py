@@ -109,6 +109,7 @@ def test_each_input_is_the_token_it_should_be(source: int, shift: int) -> None:
     assert share_accepted(parts) == (shift == 0)
 
 
+@pytest.mark.slow
 def test_without_a_prefix_layer_it_is_exact_too() -> None:
     models = peaked_tables()
     target = models.target

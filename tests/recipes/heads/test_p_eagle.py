@@ -85,6 +85,7 @@ def test_bad_files_are_refused_in_a_sentence(
         load_head("p-eagle", tmp_path, of)
 
 
+@pytest.mark.slow
 def test_options_that_vllm_ignores_are_named() -> None:
     refuses = head_kind("p-eagle").engines["vllm"].refuses
     assert refuses(made(target())) is None

@@ -26,6 +26,7 @@ from outpace.recipes.heads.gumiho import gumiho
 from outpace.recipes.heads.jakiro import jakiro
 from outpace.sampling.target_probs import LazyTargetProbs
 from outpace.training.with_tail import with_tail
+from tests.tiers import slow
 
 VOCAB = 12
 PROMPTS = ((1, 2, 3, 4, 5, 6, 7), (3, 1, 4))
@@ -77,7 +78,7 @@ def plain_levels(head: DraftHead, text: Tensor, path: list[int], depth: int) -> 
     return levels
 
 
-@pytest.mark.parametrize("tree", ["dynamic", "chain"])
+@pytest.mark.parametrize("tree", ["dynamic", slow("chain")])
 @pytest.mark.parametrize("name", RECIPES)
 def test_drafts_are_those_of_forwards_over_the_whole_text(name: str, tree: Any) -> None:
     head, drafted, deepest = head_of(name), 0, 0

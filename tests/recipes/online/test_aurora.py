@@ -113,6 +113,7 @@ def faults(notes: type[TreeNotes]) -> set[str]:
     return wrong
 
 
+@pytest.mark.slow
 def test_all_verified_nodes_are_learned_up_to_the_end_of_a_text() -> None:
     assert faults(TreeNotes) == set()
     assert "beyond the end" in faults(BeyondTheEnd)

@@ -279,6 +279,7 @@ class Paced(TableTarget):
         return super().score(*args, **keywords)
 
 
+@pytest.mark.slow
 def test_the_target_does_not_wait_for_drafts_that_are_made_meanwhile() -> None:
     waited: dict[bool, float] = {}
     for overlap in (True, False):

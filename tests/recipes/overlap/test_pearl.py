@@ -52,6 +52,7 @@ def test_tokens_per_step_are_those_of_the_formula(depth: int) -> None:
     assert tokens_per_step(depth) == pytest.approx(tokens_per_round(RATE, depth), rel=0.06)
 
 
+@pytest.mark.slow
 def test_without_either_half_it_takes_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, left = tokens_per_step(5), run_ahead.left_below
 

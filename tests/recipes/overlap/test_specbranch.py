@@ -72,7 +72,8 @@ def error(foreseen: int | None = SOME, **options: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("k_max", "foreseen"), [(1, SOME), (6, None), slow(1, None), slow(2, None), slow(6, SOME), slow(6, ALL)]
+    ("k_max", "foreseen"),
+    [(1, SOME), slow(6, None), slow(1, None), slow(2, None), slow(6, SOME), slow(6, ALL)],
 )
 def test_the_distribution_is_the_target_s_with_any_number_of_branches(
     k_max: int, foreseen: int | None
@@ -80,6 +81,7 @@ def test_the_distribution_is_the_target_s_with_any_number_of_branches(
     assert error(foreseen, k_max=k_max, eps=0.6) < 1e-12
 
 
+@pytest.mark.slow
 def test_cutting_by_a_drawn_token_s_own_probability_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def own(chain: TokenTree) -> list[float]:
         claim = chain.claim
@@ -131,6 +133,7 @@ def steps_of(made: Parts, params: SamplingParams) -> list[Step]:
     return steps
 
 
+@pytest.mark.slow
 def test_drafts_are_cut_as_foreseen() -> None:
     params = SamplingParams(1.0, max_tokens=200, seed=1)
 
@@ -140,6 +143,7 @@ def test_drafts_are_cut_as_foreseen() -> None:
     assert [read(NONE, 0.4), read(SOME, 1.0), read(SOME, 0.0), read(ALL, 1.0)] == [0, 0, 2, 2]
 
 
+@pytest.mark.slow
 def test_branches_are_hit_as_often_as_the_target_samples_their_first_tokens() -> None:
     """And more often the more there are."""
     rates = dict[int, float]()

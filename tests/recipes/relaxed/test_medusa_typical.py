@@ -78,6 +78,7 @@ def test_sampling_parameters_change_drafts_and_law_alike() -> None:
         assert error(build, [Case((0, 1, 2), params), Case((2, 2), params)]) < 1e-12
 
 
+@pytest.mark.slow
 def test_the_distribution_is_far_from_the_target_s_and_the_exact_limit_has_it() -> None:
     proof = prove_default(get("medusa-typical"), tables(), 300)
     assert proof.verdict == "as stated" and proof.loss is not None and proof.loss > 0.1
@@ -221,6 +222,7 @@ def test_with_the_package_s_heads_greedy_text_is_plain_and_more_is_accepted_at_h
     assert lengths["medusa-typical"] > lengths["medusa"]
 
 
+@pytest.mark.slow
 def test_bad_input_is_said() -> None:
     target = models("table").target
     with pytest.raises(ValueError, match=r"epsilon is 0 and delta 0\.3: give numbers above 0"):

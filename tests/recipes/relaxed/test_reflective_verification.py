@@ -87,6 +87,7 @@ def test_the_recipe_is_proven_and_its_exact_limit_is_exact() -> None:
     assert limit.verdict == "exact" and limit.accepted
 
 
+@pytest.mark.slow
 def test_weight_0_is_the_rule_that_it_changes() -> None:
     of = models("transformers")
     base = Parts(of.target, DraftModel(of.drafts[0], sampled=False), Match(), Fixed(3))

@@ -93,6 +93,7 @@ def test_logits_computed_by_hand() -> None:
     assert Contrast(0.5, 0.0)(target, excluded)[0, 1] == target[0, 1]
 
 
+@pytest.mark.slow
 def test_at_temperature_0_the_text_is_that_of_contrastive_search_token_by_token() -> None:
     model, draft = (outpace.load(name, dtype="float64") for name in ("zoo:target", "zoo:draft"))
     prompt = model.tokenizer("def add(a, b):")["input_ids"]

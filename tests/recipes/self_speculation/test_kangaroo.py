@@ -217,6 +217,7 @@ def test_the_adapter_is_one_attention_block_between_two_norms() -> None:
         assert torch.allclose(logits, target.head(normed * alone.norm.weight), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_rows_of_a_batch_draft_as_they_do_alone() -> None:
     found: list[list[list[int]]] = []
     for group in ([[text] for text in PROMPTS], [list(PROMPTS)]):

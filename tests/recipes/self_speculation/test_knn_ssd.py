@@ -72,6 +72,7 @@ def run(parts, prompts, temperature: float = 0.0, **options):
     return [session.request(slot).output() for slot in range(len(prompts))], sets
 
 
+@pytest.mark.slow
 def test_held_out_prompts_get_the_set_of_their_domain(target, anchors: str) -> None:
     prompts = [prompt for pair in zip(DOMAINS[0][12:], DOMAINS[1][12:], strict=True) for prompt in pair]
     for temperature in (0.0, 1.0):

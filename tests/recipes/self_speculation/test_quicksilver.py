@@ -47,6 +47,7 @@ def test_each_saving_has_the_distribution_of_its_definition(options, models) -> 
     assert proof.verdict == "as stated", (proof.verdict, proof.error, proof.loss)
 
 
+@pytest.mark.slow
 def test_as_a_drafter_it_is_exact(models) -> None:
     proof = Subject(quicksilver, {**MECHANISMS[-1], "role": "drafter"}, models).prove(ragged, 250)
     assert proof.as_promised and proof.loss is None and proof.accepted > 10
@@ -113,6 +114,7 @@ def test_perplexity_rises_and_work_falls_with_the_thresholds(zoo) -> None:
     assert found[-1][2] < 0.75
 
 
+@pytest.mark.slow
 def test_thresholds_within_a_budget(models) -> None:
     target, budget = models.target, 0.1
     found = calibrated(target, models.texts, budget, savings=Savings(1, drift=50.0, entropy=0.5))
@@ -136,6 +138,7 @@ def test_the_program_prints_thresholds_as_options(
     )
 
 
+@pytest.mark.slow
 def test_results_say_that_the_text_is_not_the_target_s(zoo) -> None:
     lossy, exact = (
         outpace.generate(zoo, PROMPTS[0], "quicksilver", **GREEDY, role=role)[0]

@@ -205,6 +205,7 @@ def test_two_rows_with_one_length_are_independent() -> None:
         assert lengths == {1, 2, 3} and found.counts.accepted
 
 
+@pytest.mark.slow
 def test_rows_cut_to_the_shortest_are_caught() -> None:
     [wrong] = [each for each in joint_variants(TARGET) if each.name == "batch: cut to the shortest row"]
     groups = [Group((1, 1), tuple(SamplingParams(1.0, top_k=2, max_tokens=tokens) for tokens in (3, 2)))]

@@ -138,6 +138,7 @@ def test_the_estimate_is_between_the_measured_peak_and_three_times_it(
     assert max(peaks) * 3 > max(estimate.total for _, estimate in pairs)
 
 
+@pytest.mark.slow
 def test_both_caches_hold_what_was_estimated() -> None:
     watched = budgeted()
     sampling = [SamplingParams(max_tokens=80, seed=row) for row in range(3)]
@@ -194,6 +195,7 @@ def test_prompts_are_read_in_parts_that_fit_and_give_the_same_text() -> None:
     assert any(size > parts.prompt_part // 2 for size in sizes[draft])
 
 
+@pytest.mark.slow
 def test_half_of_the_memory_is_enough_for_a_long_prompt() -> None:
     most, tokens = long_prompt(budgeted())
     found, fewer = long_prompt(budgeted(most // 2))
@@ -357,6 +359,7 @@ def test_levels_go_to_the_rows_that_accept_more() -> None:
     assert len(set(some)) > 5
 
 
+@pytest.mark.slow
 def test_the_distribution_is_plain_decodings_with_any_budget() -> None:
     cases = [Case((0, 1), SamplingParams(1.0, max_tokens=4)), Case((2,), SamplingParams(0.7, max_tokens=4))]
     row = SamplingParams(1.0, top_k=2, max_tokens=3)

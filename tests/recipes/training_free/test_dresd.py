@@ -79,6 +79,7 @@ def written() -> list[list[int]]:
     return [[*prompt, *text] for text in texts(autoregressive.build(target), [prompt] * 8, row_params)]
 
 
+@pytest.mark.slow
 def test_a_state_is_the_one_that_chose_the_next_token() -> None:
     """Reading alone and while drafting give the same states, so a text that is indexed finds itself."""
     target, words = zoo()

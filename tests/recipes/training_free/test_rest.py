@@ -115,6 +115,7 @@ def test_text_of_the_target_is_worth_more_than_other_text(tmp_path: Path) -> Non
     assert lengths[0] > 1.1 * lengths[1]
 
 
+@pytest.mark.slow
 def test_what_was_written_helps_the_next_request() -> None:
     target, words = zoo()
     parts, prompt = rest.build(target), words(CODE)["input_ids"]

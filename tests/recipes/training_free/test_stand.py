@@ -96,6 +96,7 @@ def test_drawn_drafts_are_accepted_more_than_the_likeliest(levels: tuple[int, ..
     )
 
 
+@pytest.mark.slow
 def test_later_texts_on_a_problem_gain_more() -> None:
     target = TableTarget(30, order=2, seed=3, spread=2.5)
     parts = stand.build(target)

@@ -134,6 +134,7 @@ def perturbed(widths: Sequence[int], num: int) -> list[Levels]:
     return [tuple(tuple(level) for level in tree) for tree in zip(*found, strict=True)]
 
 
+@pytest.mark.slow
 def test_the_path_that_came_first_goes_on_first() -> None:
     for tree in trees((2, 2, 2)):
         for above, below in zip(tree, tree[1:], strict=False):

@@ -380,6 +380,7 @@ def test_a_loss_that_is_no_number_leaves_the_last_weights() -> None:
     assert learning.num_updates > updates and all(each.isfinite().all() for each in learning.adapter.weights)
 
 
+@pytest.mark.slow
 def test_an_update_that_raises_ends_learning_not_decoding() -> None:
     parts = learning_parts(**LEARN)
     learning = learning_of(parts)

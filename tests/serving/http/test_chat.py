@@ -52,6 +52,7 @@ def test_the_text_is_that_of_plain_decoding(client: Any, model: Any) -> None:
     assert found.usage.total_tokens == found.usage.prompt_tokens + 12
 
 
+@pytest.mark.slow
 def test_a_stream_has_the_same_text_and_ends_with_the_usage(client: Any) -> None:
     whole = client.chat.completions.create(**GREEDY, seed=1)
     chunks = list(
@@ -89,6 +90,7 @@ def test_a_stream_ends_with_done(running: Any) -> None:
     assert events[-1] == "data: [DONE]" and all(event.startswith("data: {") for event in events[:-1])
 
 
+@pytest.mark.slow
 def test_samples_have_seeds_derived_from_the_given_one(client: Any, model: Any) -> None:
     sampled = {"max_tokens": 8, "temperature": 0.8, "seed": 7, "n": 3}
     expected = [result.text for result in plain(model, **sampled)]
@@ -109,6 +111,7 @@ def test_a_seed_repeats_a_text_with_drafts_too(client: Any) -> None:
     assert len(texts) == 1
 
 
+@pytest.mark.slow
 def test_stop_strings_end_the_text_before_them(client: Any) -> None:
     whole = client.chat.completions.create(**GREEDY).choices[0].message.content
     for stop in (whole[5:8], [whole[5:8], "never"]):
@@ -175,6 +178,7 @@ def test_the_temperature_is_1_unless_given(client: Any, model: Any) -> None:
     assert found.choices[0].message.content == plain(model, max_tokens=8, seed=2, temperature=1)[0].text
 
 
+@pytest.mark.slow
 def test_speculation_is_chosen_per_request(client: Any) -> None:
     texts, drafts = set(), {}
     for value in (True, False, {"method": "prompt-lookup"}, {"num_speculative_tokens": 1}):
@@ -202,6 +206,7 @@ def test_metrics_come_with_the_last_chunk_of_a_stream(client: Any) -> None:
         assert not any(hasattr(each, "metrics") for each in others)
 
 
+@pytest.mark.slow
 def test_a_prediction_is_drafted_and_counted(client: Any) -> None:
     whole = client.chat.completions.create(**GREEDY).choices[0].message.content
     for predicted in (whole, [{"type": "text", "text": whole}]):
@@ -213,6 +218,7 @@ def test_a_prediction_is_drafted_and_counted(client: Any) -> None:
     assert wrong.choices[0].message.content == whole
 
 
+@pytest.mark.slow
 def test_a_json_schema_is_followed(client: Any) -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "task", "schema": SCHEMA, "strict": True}}
     given = GREEDY | {"max_tokens": 40, "response_format": wanted}
@@ -272,6 +278,7 @@ def test_a_call_that_the_model_writes_by_itself(client: Any, monkeypatch: pytest
     assert (without.finish_reason, without.message.content) == ("stop", text)
 
 
+@pytest.mark.slow
 def test_samples_with_calls_have_log_probabilities_of_every_token_once(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +303,7 @@ def test_samples_with_calls_have_log_probabilities_of_every_token_once(
         assert own == {"text": "Yes.", "arguments": arguments, "reason": "tool_calls"}
 
 
+@pytest.mark.slow
 def test_a_call_that_is_cut_off_ended_by_its_length(client: Any) -> None:
     given = GREEDY | {"tools": [LAMP], "tool_choice": {"type": "function", "function": {"name": "lamp"}}}
     whole = client.chat.completions.create(**given | {"max_tokens": 80})

@@ -28,6 +28,7 @@ LONG: dict[str, Any] = {
 SHORT = {"model": "zoo", "prompt": "def", "max_tokens": 2}
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_frees_its_row(running: Any, client: Any, wait: Any) -> None:
     engine = running.service.engine
     with client.completions.create(**LONG, stream=True) as stream:
@@ -111,6 +112,7 @@ def test_a_prompt_beyond_the_memory_is_refused(model: Any, serve: Any) -> None:
             running.client().completions.create(**SHORT | {"prompt": "def f(x): return x\n" * 40})
 
 
+@pytest.mark.slow
 def test_a_closing_server_completes_what_it_admitted_and_refuses_the_rest(model: Any, serve: Any) -> None:
     with serve(model) as running:
         client = running.client()
@@ -156,6 +158,7 @@ def test_a_second_signal_or_the_timeout_cancels(model: Any, serve: Any, wait: An
         assert [error.status_code for error in failures] == [503]
 
 
+@pytest.mark.slow
 def test_nothing_of_an_answered_request_waits_for_the_garbage_collector(running: Any, wait: Any) -> None:
     """Its prompt may have many thousands of tokens, and the collector counts objects."""
     gc.collect()

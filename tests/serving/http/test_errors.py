@@ -170,6 +170,7 @@ def test_excluding_every_token_fails_the_request_alone(client: Any) -> None:
     assert client.chat.completions.create(**CHAT).choices
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clock")
 def test_keys_limits_and_sizes(model: Any, serve: Any) -> None:
     with serve(model, api_keys=["one", "two"], rate_limit=3, max_request_bytes=500) as running:

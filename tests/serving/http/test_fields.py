@@ -139,6 +139,7 @@ def test_fields_without_effect_are_accepted(running: Any, path: str) -> None:
     assert running.call(path, BODIES[path] | without_effect | neutral)[0] == 200
 
 
+@pytest.mark.slow
 def test_stop_token_ids_end_the_text_before_them(client: Any, model: Any) -> None:
     words = model.tokenizer
     [plain] = outpace.generate(model, CODE, "autoregressive", max_tokens=16)
@@ -159,6 +160,7 @@ def test_stop_token_ids_end_the_text_before_them(client: Any, model: Any) -> Non
         complete(client, extra_body={"stop_token_ids": [-1]})
 
 
+@pytest.mark.slow
 def test_the_stop_string_is_in_the_text_if_asked_for(client: Any) -> None:
     text = complete(client).choices[0].text
     stop = text[5:8]
@@ -219,6 +221,7 @@ def test_the_output_follows_a_constraint(
         assert re.fullmatch(pattern, text), text
 
 
+@pytest.mark.slow
 def test_a_json_object_is_generated(client: Any) -> None:
     extra = {"structured_outputs": {"json_object": True}, "disable_any_whitespace": None}
     text = complete(client, max_tokens=60, temperature=1, seed=2, extra_body=extra).choices[0].text

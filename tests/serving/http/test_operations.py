@@ -134,6 +134,7 @@ def as_vllm_reads_it(text: str) -> tuple[dict[str, int], dict[int, int]]:
     return totals, positions
 
 
+@pytest.mark.slow
 def test_vllms_benchmark_reads_our_acceptance(model: Any, serve: Any) -> None:
     with serve(model) as running:
         before, before_at = as_vllm_reads_it(running.call("/metrics")[1])
@@ -154,6 +155,7 @@ def test_vllms_benchmark_reads_our_acceptance(model: Any, serve: Any) -> None:
     assert 1 + more["num_accepted_tokens"] / more["num_drafts"] == own["mean_acceptance_length"]
 
 
+@pytest.mark.slow
 def test_a_drafter_that_raises_ends_the_drafts_of_one_request_only(
     model: Any, serve: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -161,6 +161,7 @@ def background(run: Any) -> str:
     return run.evaluate("each => getComputedStyle(each).backgroundColor")
 
 
+@pytest.mark.slow
 def test_a_conversation_goes_on_and_begins_again(page: Page, client: Any) -> None:
     choose(page, method="prompt-lookup")
     first = send(page, HELLO)
@@ -283,6 +284,7 @@ def test_stopping_ends_the_request_on_the_server(page: Page, running: Any, wait:
     assert page.locator("#message").input_value() == "kept" and page.locator("#failure").is_hidden()
 
 
+@pytest.mark.slow
 def test_shift_and_enter_begin_a_new_line(page: Page) -> None:
     choose(page)
     message = page.locator("#message")
@@ -293,6 +295,7 @@ def test_shift_and_enter_begin_a_new_line(page: Page) -> None:
     assert page.locator("article").count() == 0
 
 
+@pytest.mark.slow
 def test_text_is_never_html(page: Page) -> None:
     page.route("**/chat/completions", stream(chunk(HTML, [HTML, ""], "prompt-lookup", 1)))
     choose(page)
@@ -336,6 +339,7 @@ def f(*a, **k):
 ```"""
 
 
+@pytest.mark.slow
 def test_markdown_is_formatted_with_the_colours_of_its_tokens(page: Page) -> None:
     found = shown(page, MARKDOWN)
     assert found.locator("h3").inner_text() == "Title"
@@ -436,6 +440,7 @@ def test_blocks_that_are_complete_keep_their_elements(page: Page) -> None:
     assert found == [[1, 1, 2, 2, 3, 3], ["h3: A", "p: b c", "div: Copyd", "ul: ef"]]
 
 
+@pytest.mark.slow
 def test_reasoning_is_folded_and_not_sent_again(page: Page) -> None:
     bodies: list[Any] = []
     thought = chunk("", ["<t>", "Hm", "</t>"], "prompt-lookup", 2)
@@ -476,6 +481,7 @@ def test_answers_and_code_are_copied(page: Page) -> None:
     assert page.locator("#message").input_value() == "ls\n\npwd"
 
 
+@pytest.mark.slow
 def test_an_answer_is_generated_again(browser: Browser, running: Any, client: Any) -> None:
     with opened(browser, running.url, errors=("ERR_FAILED",)) as page:
         choose(page)
@@ -495,6 +501,7 @@ def test_an_answer_is_generated_again(browser: Browser, running: Any, client: An
         assert page.locator("article").count() == 2 and sum(legend(page).values()) == 4
 
 
+@pytest.mark.slow
 def test_a_conversation_is_kept_over_a_reload(page: Page, client: Any) -> None:
     choose(page)
     first = send(page, HELLO)
@@ -607,6 +614,7 @@ def test_an_answer_that_breaks_off_says_so(page: Page) -> None:
         page.unroute("**/chat/completions")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clock")
 def test_a_key_is_asked_for_and_kept_for_the_tab(browser: Browser, model: Any, serve: Any) -> None:
     with (

@@ -60,6 +60,7 @@ def test_an_echoed_prompt_has_the_log_probabilities_of_transformers(
         assert choice.text[offset : offset + len(token)] == token
 
 
+@pytest.mark.slow
 def test_prompts_as_token_ids_are_read_beside_other_requests(client: Any, model: Any, reference: Any) -> None:
     texts = ["import os\n", "for i in range(3):", CODE]
     ids = [model.tokenizer(each)["input_ids"] for each in texts]

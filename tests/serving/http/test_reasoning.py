@@ -17,6 +17,7 @@ from outpace.serving.http.reasoning.formats import FORMATS, THINK, reasoning_of
 from outpace.serving.http.reasoning.output import ReasoningOutput
 from outpace.serving.http.tool_calls.formats import FORMATS as CALLS
 from outpace.serving.http.tool_calls.found_calls import FoundCalls
+from tests.tiers import slow
 
 HELLO = [{"role": "user", "content": "Say hello to Noah."}]
 GREEDY = {"model": "zoo", "messages": HELLO, "max_tokens": 60, "temperature": 0}
@@ -147,6 +148,7 @@ def streamed(client: Any, **given: Any) -> tuple[str, str, str]:
     return reasoning, content, text
 
 
+@pytest.mark.slow
 def test_thoughts_of_a_message(hybrid: Any, writes: Any) -> None:
     client = hybrid.client()
     writes("<think>\nNoah is a name.\n</think>\n\nHello, Noah!")
@@ -168,6 +170,7 @@ def test_thoughts_of_a_message(hybrid: Any, writes: Any) -> None:
         assert choice.message.content.startswith("<think>")  # thinking is off: all of it is the answer
 
 
+@pytest.mark.slow
 def test_thoughts_of_a_response(thinker: Any, writes: Any) -> None:
     client = thinker.client()
     writes("Noah is a name.</think>Hello, Noah!")
@@ -196,8 +199,8 @@ SCHEMA = {"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, 
 JSON = {"response_format": {"type": "json_schema", "json_schema": {"name": "lamp", "schema": SCHEMA}}}
 
 
-@pytest.mark.parametrize("temperature", [0, 1.0])
-@pytest.mark.parametrize("name", ["thinker", "hybrid"])
+@pytest.mark.parametrize("temperature", [slow(0), 1.0])
+@pytest.mark.parametrize("name", ["thinker", slow("hybrid")])
 def test_a_budget_ends_thoughts_and_constraints_begin_then(
     request: pytest.FixtureRequest, model: Any, name: str, temperature: float
 ) -> None:
@@ -239,6 +242,7 @@ def test_drafts_change_no_text_with_a_budget(thinker: Any, given: dict[str, Any]
     assert texts[0] == texts[1] and texts[0][0]
 
 
+@pytest.mark.slow
 def test_a_forced_call_after_thoughts(thinker: Any) -> None:
     tool = {"type": "function", "function": {"name": "lamp", "parameters": SCHEMA}}
     given = GREEDY | {"tools": [tool], "tool_choice": "required", "extra_body": {"thinking_token_budget": 4}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from openai.types.responses import Response
 
 HELLO = "Say hello to Noah."
@@ -31,6 +32,7 @@ def test_a_response_has_every_field_of_the_clients_types(running: Any) -> None:
     assert Response.model_validate(found).status == "incomplete"
 
 
+@pytest.mark.slow
 def test_the_text_is_that_of_the_chat(client: Any) -> None:
     expected = chat_text(client, [{"role": "user", "content": HELLO}])
     found = client.responses.create(**GREEDY)
@@ -51,6 +53,7 @@ def test_the_text_is_that_of_the_chat(client: Any) -> None:
     assert found.output_text == chat_text(client, messages)
 
 
+@pytest.mark.slow
 def test_a_stream_has_the_events_of_a_message(client: Any) -> None:
     whole = client.responses.create(**GREEDY)
     events = list(client.responses.create(**GREEDY, stream=True))
@@ -70,6 +73,7 @@ def test_a_stream_has_the_events_of_a_message(client: Any) -> None:
     assert last.output[0].id == events[4].item_id and last.output[0].status == "incomplete"
 
 
+@pytest.mark.slow
 def test_the_clients_stream_helper_understands_it(client: Any) -> None:
     given = {name: value for name, value in GREEDY.items() if name != "max_output_tokens"}
     with client.responses.stream(**given, extra_body={"stop": "e"}) as stream:
@@ -87,6 +91,7 @@ def test_log_probabilities_come_with_the_text(client: Any) -> None:
     assert [each.logprob for delta in deltas for each in delta.logprobs] == [e.logprob for e in part.logprobs]
 
 
+@pytest.mark.slow
 def test_a_forced_call_is_an_item_of_the_output(client: Any) -> None:
     given = GREEDY | {"max_output_tokens": 80, "tools": [LAMP], "tool_choice": "required"}
     whole = client.responses.create(**given)

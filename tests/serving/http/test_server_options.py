@@ -19,6 +19,7 @@ def complete(running: Any, **given: Any) -> Any:
     return running.client().completions.create(**{"model": "zoo", "prompt": CODE} | given)
 
 
+@pytest.mark.slow
 def test_requests_have_the_servers_defaults_unless_they_say_otherwise(model: Any, serve: Any) -> None:
     overrides = {"temperature": 0, "repetition_penalty": 1.4, "max_new_tokens": 20, "min_new_tokens": 2}
 
@@ -84,6 +85,7 @@ def test_the_maximum_length_is_the_one_asked_for(model: Any, serve: Any) -> None
             complete(running, prompt=CODE * 10)
 
 
+@pytest.mark.slow
 def test_without_its_settings_a_checkpoint_still_ends_its_texts(model: Any, serve: Any) -> None:
     [plain] = outpace.generate(model, CODE, "autoregressive", max_tokens=16)
     end = next(each for each in plain.tokens[4:] if each not in plain.tokens[:4])

@@ -39,6 +39,7 @@ def test_steps_are_those_that_the_statistics_count(client: Any) -> None:
     assert all(len(step["tokens"]) == len(step["accepted"]) + 1 for step in steps[:-1])
 
 
+@pytest.mark.slow
 def test_steps_are_only_in_streams_that_ask_for_them(client: Any) -> None:
     for extra in ({}, {"include_steps": False}):
         chunks = client.chat.completions.create(**GREEDY, extra_body=extra)
@@ -64,6 +65,7 @@ def test_continuations_of_texts_have_steps_too(client: Any) -> None:
         client.completions.create(**given | {"stream": False}, extra_body={"include_steps": True})
 
 
+@pytest.mark.slow
 def test_a_step_names_what_drafted_it(client: Any) -> None:
     text, steps, _ = answer(client, extra={"speculation": False})
     assert all((step["method"], step["draft"], step["accepted"]) == (None, [], []) for step in steps)

@@ -25,6 +25,7 @@ def num_prompt_tokens(client: Any, **given: Any) -> int:
     return client.chat.completions.create(messages=HELLO, **GREEDY, **given).usage.prompt_tokens
 
 
+@pytest.mark.slow
 def test_variables_reach_the_template(moody: Any) -> None:
     plain = num_prompt_tokens(moody)
     assert num_prompt_tokens(moody, extra_body={"chat_template_kwargs": {"mood": "calm and quiet"}}) > plain
@@ -48,6 +49,7 @@ def test_what_has_no_effect_is_refused(moody: Any, given: dict[str, Any], messag
         num_prompt_tokens(moody, extra_body=given)
 
 
+@pytest.mark.slow
 def test_the_last_message_is_continued(client: Any) -> None:
     [whole] = client.chat.completions.create(messages=HELLO, **GREEDY).choices
     text = whole.message.content
