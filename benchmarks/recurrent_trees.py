@@ -3,8 +3,8 @@
 A small target of each family is trained briefly on the zoo's corpus, with the zoo's tokenizer, so that the
 zoo's draft model is accepted. It tells how many tokens a chain and a tree give per step. How long a step
 takes is measured with random weights of a larger shape, whose drafts are rejected: the tokens per second of
-such a target are the quotient. Trees of Mamba 2 layers are read in one product (`stree`) and, for
-comparison, level by level.
+such a target are the quotient. Recurrent layers read chains and trees in one product (`stree`) and, for
+comparison, chains by transformers' own code and trees level by level.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ from zoo_training.corpus import read_corpus
 from zoo_training.data import Stream, encode_documents
 
 DRAFT = "zoo:draft"
-CHAIN, TREE, BY_LEVEL = "chain of five", "tree of 21", "the same, level by level"
+CHAIN, TREE = "chain of five", "tree of 21"
+BY_CODE, BY_LEVEL = "chain, transformers' code", "tree, level by level"
+WITHOUT_PRODUCT = {BY_CODE: CHAIN, BY_LEVEL: TREE}
+COMPARED = ((TREE, CHAIN), (CHAIN, "plain"), (TREE, "plain"), (TREE, BY_LEVEL), (CHAIN, BY_CODE))
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("autoregressive", {}),
     CHAIN: ("speculative-sampling", {"draft": DRAFT, "depth": 5}),
@@ -49,7 +52,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def mamba2(hidden_size: int, num_layers: int, vocab: int) -> PretrainedConfig:
-    """Mamba 2, whose layers read a tree in one product."""
+    """Mamba 2."""
     return Mamba2Config(
         vocab_size=vocab,
         hidden_size=hidden_size,
@@ -136,10 +139,18 @@ def run(
     return lengths, times
 
 
-def level_by_level(model: outpace.Model) -> None:
-    """Have recurrent layers read trees level by level."""
+def times_of(model: outpace.Model, prompts: list[list[int]], max_tokens: int) -> dict[str, list[float]]:
+    """Milliseconds per step of each contender and prompt; the contenders take turns at each prompt."""
     target: Any = model.target
-    target.forward.products = frozenset()
+    products = target.forward.products
+    times: dict[str, list[float]] = {name: [] for name in (*METHODS, *WITHOUT_PRODUCT)}
+    for number, prompt in enumerate((prompts[0], *prompts)):
+        for name, known in times.items():
+            target.forward.products = frozenset() if name in WITHOUT_PRODUCT else products
+            method = WITHOUT_PRODUCT.get(name, name)
+            _, found = run(model, method, [prompt], max_tokens if number else 4)
+            known += found if number else []  # the first one warms up
+    return times
 
 
 def main(
@@ -169,23 +180,18 @@ def main(
             torch.manual_seed(0)
             wide = AutoModelForCausalLM.from_config(made(large, num_layers, vocab), dtype=torch.bfloat16)
             timed = as_model(wide.eval(), tokenizer)
-            contenders = [*METHODS, BY_LEVEL] if family == "Mamba 2" else [*METHODS]
-            found: dict[str, tuple[list[float], list[float]]] = {}
-            for name in contenders:
-                method = TREE if name == BY_LEVEL else name
-                if name == BY_LEVEL:
-                    level_by_level(timed)
-                lengths, _ = run(acceptance, method, texts, max_tokens)
-                run(timed, method, texts[:1], 4)  # warms up
-                _, times = run(timed, method, texts, 12)
-                found[name] = lengths, times
+            accepted = {name: run(acceptance, name, texts, max_tokens)[0] for name in METHODS}
+            found = {
+                name: (accepted[WITHOUT_PRODUCT.get(name, name)], times)
+                for name, times in times_of(timed, texts, 12).items()
+            }
+            for name, (lengths, times) in found.items():
                 rate = 1000 * fmean(lengths) / median(times)
                 parameters = sum(each.numel() for each in wide.parameters())
                 rows.append(Row(name, family, parameters, fmean(lengths), median(times), rate))
-            for name, over in ((TREE, CHAIN), (CHAIN, "plain"), (TREE, "plain"), (TREE, BY_LEVEL)):
-                if over in found:
-                    ratio = ratio_of(found[name], found[over])
-                    ratios.append({"name": name, "over": over, "family": family, "ratio": asdict(ratio)})
+            for name, over in COMPARED:
+                ratio = ratio_of(found[name], found[over])
+                ratios.append({"name": name, "over": over, "family": family, "ratio": asdict(ratio)})
     print_tables([table(rows)])
     json.parent.mkdir(parents=True, exist_ok=True)
     settings = {"small": small, "large": large, "num_layers": num_layers, "steps": steps, "dtype": "bfloat16"}

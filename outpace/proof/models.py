@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -199,6 +199,7 @@ def transformers_models(window: int | None = None, vocab: int = 4) -> Models:
 
 
 RecurrentCode = Literal["qwen3_5", "bamba"]  # a gated delta rule, Mamba 2
+RECURRENT_CODES: tuple[RecurrentCode, ...] = get_args(RecurrentCode)
 
 
 def recurrent_models(code: RecurrentCode = "qwen3_5", vocab: int = 4) -> Models:
@@ -252,7 +253,12 @@ def _qwen3_5(kinds: Sequence[str], seed: int, vocab: int) -> Any:
         linear_key_head_dim=8,
         linear_value_head_dim=8,
     )
-    return Qwen3_5ForCausalLM(config).double().eval()
+    model = Qwen3_5ForCausalLM(config).double().eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("A_log"):
+                weight -= 4  # with transformers' initial decays a token is forgotten at the next one
+    return model
 
 
 def _bamba(kinds: Sequence[str], seed: int, vocab: int) -> Any:

@@ -27,6 +27,7 @@ from outpace.proof.enumeration import (
 )
 from outpace.proof.joint import Group, enumerate_joint, largest_joint_error, prove_together
 from outpace.proof.models import (
+    RECURRENT_CODES,
     Models,
     broad_tables,
     long_tables,
@@ -500,8 +501,9 @@ def mistakes(plans: Mapping[str, ProofPlan] = PLANS) -> dict[str, Callable[[], f
         for mutant in transformers_mutants()
     }
     tried |= {
-        mutant.name: lambda mutant=mutant: mutant.error(recurrent_models("bamba"))
-        for mutant in recurrent_mutants()
+        mutant.name: lambda mutant=mutant, code=code: mutant.error(recurrent_models(code))
+        for code in RECURRENT_CODES
+        for mutant in recurrent_mutants(code)
     }
     return tried
 

@@ -107,10 +107,11 @@ def test_trees_and_chains_are_timed_on_recurrent_layers(tmp_path: Path) -> None:
     )
     found = json.loads((tmp_path / "it.json").read_text(encoding="utf-8"))
     names = {(each["family"], each["name"]) for each in found["results"]}
-    assert len(names) == 7 and ("Mamba 2", recurrent_trees.BY_LEVEL) in names
+    assert len(names) == 10 and ("Qwen3.5", recurrent_trees.BY_LEVEL) in names
     assert all(each["tokens_per_step"] >= 1 and each["milliseconds"] > 0 for each in found["results"])
     assert {each["over"] for each in found["ratios"]} == {
         recurrent_trees.CHAIN,
         "plain",
         recurrent_trees.BY_LEVEL,
+        recurrent_trees.BY_CODE,
     }

@@ -20,9 +20,9 @@ from outpace.core.tree import Forest, TokenTree
 from outpace.decode import Session
 from outpace.models.eager.recurrent_cache import RecurrentCache
 from outpace.models.hf.target import HFTarget
-from outpace.proof.models import FLOAT32_BOUND, Models, recurrent_models
-from outpace.proof.mutants.recurrent_path import by_chain, by_levels, recurrent_mutants
-from outpace.proof.mutants.transformers_path import decoding_error
+from outpace.proof.models import FLOAT32_BOUND, RECURRENT_CODES, Models, RecurrentCode, recurrent_models
+from outpace.proof.mutants.recurrent_path import by_chain, by_levels, by_long_chain, recurrent_mutants
+from outpace.proof.mutants.transformers_path import TransformersMutant, by_draft_model, decoding_error
 from outpace.proof.suite import CAUGHT, prove_default
 from outpace.recipes import get, names
 from outpace.sampling.target_probs import LazyTargetProbs
@@ -31,7 +31,9 @@ from outpace.serving.scheduler import Scheduler
 from tests.serving.clients import Client
 from tests.tiers import WITHOUT_MODELS, only, slow, with_parts_of_their_own
 
-MUTANTS = {mutant.name: mutant for mutant in recurrent_mutants()}
+MUTANTS: dict[str, tuple[RecurrentCode, TransformersMutant]] = {
+    mutant.name: (code, mutant) for code in RECURRENT_CODES for mutant in recurrent_mutants(code)
+}
 MEET_MODELS = [name for name in with_parts_of_their_own(names()) if name not in WITHOUT_MODELS]
 # methods that skip layers, leave them early or run them in another order
 BY_LAYERS = {
@@ -68,13 +70,17 @@ def test_methods_are_exact_or_refuse_such_models_in_a_sentence(name: str) -> Non
 
 @pytest.mark.parametrize("name", only({"states before the draft"}, MUTANTS))
 def test_a_planted_mistake_is_caught(name: str) -> None:
-    assert MUTANTS[name].error(recurrent_models("bamba")) > CAUGHT
+    code, mutant = MUTANTS[name]
+    assert mutant.error(recurrent_models(code)) > CAUGHT
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafting", [by_chain, by_levels])
-def test_without_a_mistake_the_distribution_is_plain_decoding(drafting: Callable[[Models], Parts]) -> None:
-    assert decoding_error(recurrent_models("bamba"), drafting) <= FLOAT32_BOUND
+@pytest.mark.parametrize("code", RECURRENT_CODES)
+@pytest.mark.parametrize("drafting", [by_chain, by_long_chain, by_levels, by_draft_model])
+def test_without_a_mistake_the_distribution_is_plain_decoding(
+    code: RecurrentCode, drafting: Callable[[Models], Parts]
+) -> None:
+    assert decoding_error(recurrent_models(code), drafting) <= FLOAT32_BOUND
 
 
 def run(parts: Parts, prompts: Sequence[Tensor], tokens: int) -> tuple[list[list[int]], list[Step]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,10 +15,9 @@ from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 
 from outpace.api.settings import resolve_settings
 from outpace.core.tree import Forest, TokenTree
-from outpace.models.eager import recurrent_layer
 from outpace.models.eager.recurrent_forward import RecurrentForward
 from outpace.models.eager.recurrent_tree import levels_below_root, parents_of
-from outpace.models.eager.tree_product import NodesOfTree, follow, tree_product
+from outpace.models.eager.tree_product import NodesOfTree
 from outpace.models.hf.target import HFTarget
 from outpace.proof.models import RecurrentCode, recurrent_models
 from outpace.proof.suite import Subject, ragged
@@ -111,10 +111,13 @@ def test_nodes_of_any_tree_have_the_logits_of_their_paths(
     assert max(texts.step() for _ in range(12)) < EXACT
 
 
+OF_DELTA_RULE = ("qwen3_5_text", "qwen3_next")
+
+
 @pytest.mark.parametrize(
-    "name", only({"bamba"}, ("granitemoehybrid", "bamba", "nemotron_h", "zamba2", "mamba2"))
+    "name", only({"bamba"}, ("granitemoehybrid", "bamba", "nemotron_h", "zamba2", "mamba2", *OF_DELTA_RULE))
 )
-def test_mamba_2_reads_trees_in_one_product_as_level_by_level(
+def test_trees_are_read_in_one_product_as_level_by_level(
     name: str, tiny: Any, float64_throughout: None
 ) -> None:
     """The test before this one reads their trees in products."""
@@ -125,24 +128,29 @@ def test_mamba_2_reads_trees_in_one_product_as_level_by_level(
     assert max(texts.step() for _ in range(12)) < EXACT
 
 
-@pytest.mark.parametrize("name", only({"mamba2"}, ("bamba", "nemotron_h", "mamba2")))
-def test_mamba_2_reads_drafted_chains_in_one_product_and_their_accepted_tokens_in_another(
-    name: str, tiny: Any, float64_throughout: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "name", only({"mamba2", "qwen3_5_text"}, ("bamba", "nemotron_h", "mamba2", *OF_DELTA_RULE))
+)
+def test_drafted_chains_are_read_in_one_product_and_their_accepted_tokens_in_another(
+    name: str, tiny: Any, float64_throughout: None
 ) -> None:
     lengths, accepted = list[int](), list[int]()
+    texts = Texts(tiny(name), seed=3)
+    assert isinstance(texts.target.forward, RecurrentForward)
+    [layer, *_] = texts.target.forward._layers.values()
+    assert layer.product is not None
+    product = layer.product
 
     def counted(layer: Any, tree: NodesOfTree, *args: Any) -> Any:
         assert tree.ancestors.equal(torch.ones_like(tree.ancestors).tril())
         lengths.append(len(tree.ancestors))
-        return tree_product(layer, tree, *args)
+        return product.outputs(layer, tree, *args)
 
-    def followed(layer: Any, states: Any, projected: torch.Tensor) -> None:
-        accepted.append(projected.shape[1])
-        follow(layer, states, projected)
+    def followed(layer: Any, states: Any, projected: Sequence[torch.Tensor]) -> None:
+        accepted.append(projected[0].shape[1])
+        product.follow(layer, states, projected)
 
-    texts = Texts(tiny(name), seed=3)
-    monkeypatch.setattr(recurrent_layer, "tree_product", counted)
-    monkeypatch.setattr(recurrent_layer, "follow", followed)
+    layer.product = replace(product, outputs=counted, follow=followed)
     assert max(texts.step(chains=1.0) for _ in range(12)) < EXACT
     assert len(lengths) >= 6 and max(lengths) > 6
     assert len(accepted) >= 4 and max(accepted) > 1

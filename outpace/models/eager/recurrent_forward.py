@@ -133,9 +133,9 @@ class RecurrentForward(Forward):
 
     @property
     def _chains_as_trees(self) -> bool:
-        """Whether recurrent layers read a drafted chain as they read a tree, in one masked product per layer:
-        where all are Mamba 2, on a CPU. There transformers' own code pads a few tokens to a whole chunk, and
-        a step of a model of eight such layers takes four times as long."""
+        """Whether recurrent layers read a drafted chain as they read a tree, in one product per layer: where
+        all can, on a CPU. There transformers' own code pads a few tokens to a whole chunk, and a step of a
+        model of eight layers of Mamba 2 takes four times as long."""
         return len(self.products) == len(self._layers) and self.device.type == "cpu"
 
     def _states(self, cache: RecurrentCache, slot: int, position: int) -> States:
@@ -237,9 +237,9 @@ class RecurrentForward(Forward):
         return self._layers[index].by_row(call.part(slice(4)), row, StatesAlone(row.states))
 
     def _reads_in_product(self, index: int, call: LayerCall, rounding: float) -> bool:
-        """Whether a layer's outputs and states are those of Mamba 2, by which it may read a tree in one
-        product."""
-        if not self.scores_trees or not self._layers[index].is_mamba2:
+        """Whether a layer reads a tree in one product as it does level by level, and its states are the same
+        after it."""
+        if not self.scores_trees or not self._layers[index].product:
             return False
         try:
             by_level, at_once = (

@@ -20,8 +20,10 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, LinearAttentionLayer
 
+from outpace.models.eager.delta_product import DELTA_RULE
+from outpace.models.eager.mamba2_product import MAMBA2
 from outpace.models.eager.recurrent_states import chosen, joined
-from outpace.models.eager.tree_product import NodesOfTree, follow, is_mamba2, tree_product
+from outpace.models.eager.tree_product import NodesOfTree
 
 # outputs of linear layers are recorded for calls of at most MOST_OUTPUTS tokens: a prompt's need much memory
 MOST_OUTPUTS = 64
@@ -130,6 +132,8 @@ class RecurrentLayer:
 
     def __init__(self, index: int, layer: nn.Module) -> None:
         self._index, self._layer = index, layer
+        # how it may read trees at once; None: level by level
+        self.product = next((product for product in (MAMBA2, DELTA_RULE) if product.fits(layer)), None)
         self.rows: Sequence[RowReading] = ()  # of the forward in progress; (): one row, not recorded
         self._repeated: Iterator[Tensor | None] | None = None  # linear outputs of the call that is repeated
         # in a forward: the call for all rows, the linear outputs of its input, and the call in progress for a
@@ -143,21 +147,18 @@ class RecurrentLayer:
             if isinstance(module, nn.Linear):
                 vars(module)["forward"] = partial(self._linear, module, module.forward)
 
-    @property
-    def is_mamba2(self) -> bool:
-        """Whether the layer may read trees in one product."""
-        return is_mamba2(self._layer)
-
     def repeat(
         self, call: LayerCall, begin: int, end: int, cache: Cache, *, in_product: bool = False
     ) -> None:
         """Repeat a call for its tokens begin to end - 1; changes the layer's states in `cache`. `in_product`:
-        at once from what the layer's first linear layer gave, if that was recorded."""
-        known = call.outputs[:1]
+        at once from what the linear layers gave that read the layer's input, if that was recorded."""
         states: Any = cache.layers[self._index]
-        if in_product and begin < end and known and known[0] is not None and states.has_previous_state[0]:
-            follow(self._layer, states, known[0][:, begin:end])
-            return
+        if in_product and self.product and begin < end and states.has_previous_state[0]:
+            number = self.product.num_projections(self._layer)
+            known = [output[:, begin:end] for output in call.outputs[:number] if output is not None]
+            if len(known) == number:
+                self.product.follow(self._layer, states, known)
+                return
         on_cpu = next(self._layer.parameters()).device.type == "cpu"
         step = 1 if on_cpu and end - begin <= ONE_BY_ONE else end - begin
         for first in range(begin, end, step):
@@ -255,7 +256,8 @@ class RecurrentLayer:
         return _changed(joined_outputs, (1, call.num_tokens), partial(_some, tokens=tree.places))
 
     def _product(self, tree: NodesOfTree, states: LinearAttentionLayer, *args: Any, **kwargs: Any) -> Tensor:
-        return tree_product(self._layer, tree, states, _hidden(args, kwargs))
+        assert self.product is not None
+        return self.product.outputs(self._layer, tree, states, _hidden(args, kwargs))
 
     def _run(
         self, forward: Callable[..., Any], call: LayerCall, take: Callable[[Tensor], Tensor], cache: Cache

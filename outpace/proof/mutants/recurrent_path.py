@@ -4,9 +4,10 @@ discarded, and which states the nodes of a tree are read from. The distribution 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,16 +17,17 @@ from transformers.cache_utils import LinearAttentionLayer
 from outpace.controllers.fixed import Fixed
 from outpace.core.contracts import Parts
 from outpace.drafters.model.draft_model import DraftModel
-from outpace.models.eager import recurrent_forward, recurrent_layer
+from outpace.models.eager import delta_product, mamba2_product, recurrent_forward
+from outpace.models.eager.delta_product import Read
 from outpace.models.eager.recurrent_cache import Record, RecurrentCache
 from outpace.models.eager.recurrent_forward import RecurrentForward
 from outpace.models.eager.recurrent_layer import RowReading, Siblings, TreeReading
 from outpace.models.eager.recurrent_states import LayerStates, States
 from outpace.models.eager.recurrent_tree import tree_reading
-from outpace.models.eager.tree_product import NodesOfTree, follow
+from outpace.models.eager.tree_product import NodesOfTree
 from outpace.models.forward.row_inputs import RowInputs
 from outpace.models.hf.target import HFTarget
-from outpace.proof.models import Models
+from outpace.proof.models import Models, RecurrentCode
 from outpace.proof.mutants.transformers_path import TransformersMutant, by_draft_model
 from outpace.verifiers.rejection import Rejection
 
@@ -113,13 +115,14 @@ def convolution_over_siblings(self: NodesOfTree, width: int) -> Tensor:
     return torch.arange(1, width + 1) + torch.arange(len(self.ancestors))[:, None]
 
 
-def convolution_not_followed(layer: Any, states: LinearAttentionLayer, projected: Tensor) -> None:
+def convolution_not_followed(states: LinearAttentionLayer, inputs: Tensor) -> None:
     """Mutant: accepted tokens change the state of the recurrence, but not the inputs of the convolution."""
-    past = states.conv_states[0]
-    assert past is not None
-    before = past.clone()
-    follow(layer, states, projected)
-    past.copy_(before)
+
+
+def writing_alone(self: Read) -> Tensor:
+    """Mutant: what the delta rule writes at a node is what the state before the tree does not give: nodes
+    above it are left out."""
+    return self.rates * (self.values - self.decays * (self.keys @ self.state))
 
 
 def first_nodes_read_again(self: RecurrentCache, slot: int, path: Sequence[int]) -> None:
@@ -131,6 +134,11 @@ def by_chain(models: Models) -> Parts:
     return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(2))
 
 
+def by_long_chain(models: Models) -> Parts:
+    """A longer one, of whose last token the probability depends on what the layer wrote for the first."""
+    return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(3))
+
+
 def by_levels(models: Models) -> Parts:
     """A tree that no layer reads in one product."""
     assert isinstance(models.target, HFTarget) and isinstance(models.target.forward, RecurrentForward)
@@ -138,8 +146,18 @@ def by_levels(models: Models) -> Parts:
     return by_draft_model(models)
 
 
-def recurrent_mutants() -> list[TransformersMutant]:
-    """All mutants of the forwards of recurrent layers."""
+def recurrent_mutants(code: RecurrentCode) -> list[TransformersMutant]:
+    """The mutants of the forwards of recurrent layers: those that are detected with Mamba 2, and those of the
+    product by which layers with the delta rule read a tree."""
+    if code == "qwen3_5":
+        of_delta_rule = {
+            "writing without the nodes above": ((Read, "written"), property(writing_alone)),
+            "convolution of the delta rule not followed": (
+                (delta_product, "follow_convolution"),
+                convolution_not_followed,
+            ),
+        }
+        return _mutants(of_delta_rule, by_long_chain)
     reading = (recurrent_forward, "tree_reading")
     in_chains = {
         "states after discarded tokens": ((RecurrentCache, "states_before"), states_after_discarded_tokens),
@@ -157,10 +175,16 @@ def recurrent_mutants() -> list[TransformersMutant]:
     in_product = {
         "product over siblings": ((NodesOfTree, "__init__"), product_over_siblings),
         "convolution over siblings": ((NodesOfTree, "windows"), convolution_over_siblings),
-        "convolution not followed": ((recurrent_layer, "follow"), convolution_not_followed),
+        "convolution not followed": ((mamba2_product, "follow_convolution"), convolution_not_followed),
     }
     return [
-        TransformersMutant(name, {place: function}, parts=parts)
-        for wrong, parts in ((in_chains, by_chain), (by_level, by_levels), (in_product, by_draft_model))
-        for name, (place, function) in wrong.items()
+        *_mutants(in_chains, by_chain),
+        *_mutants(by_level, by_levels),
+        *_mutants(in_product, by_draft_model),
     ]
+
+
+def _mutants(
+    wrong: Mapping[str, tuple[tuple[type | ModuleType, str], Any]], parts: Callable[[Models], Parts]
+) -> list[TransformersMutant]:
+    return [TransformersMutant(name, {place: made}, parts=parts) for name, (place, made) in wrong.items()]
