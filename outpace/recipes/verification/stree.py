@@ -16,7 +16,7 @@ from outpace.verifiers.match import Match
 
 @recipe(paper="arXiv:2505.14969", family="exact verification")
 def stree(target: Target, *, draft: Target, widths: tuple[int, ...] = (3, 2, 1, 1)) -> Parts:
-    """A tree of a draft model's most probable tokens, verified by matching; for targets with recurrent layers.
+    """A tree of a draft model's most probable tokens, verified by matching: for recurrent layers.
 
     Args:
         draft: model that drafts; it has the same vocabulary as the target

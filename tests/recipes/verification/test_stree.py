@@ -1,4 +1,4 @@
-"""STree: trees of a draft model's most probable tokens, on targets with Mamba 2 layers and on any other."""
+"""STree: trees of a draft model's most probable tokens, on targets with recurrent layers and on any other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from outpace.models.hf.target import HFTarget
 from outpace.models.table import TableTarget
 from outpace.proof.decode_all import texts
 from outpace.proof.expected_acceptance import expected_accepted
-from outpace.proof.models import recurrent_models
+from outpace.proof.models import RECURRENT_CODES, RecurrentCode, recurrent_models
 from outpace.recipes.base.autoregressive import autoregressive
 from outpace.recipes.verification.stree import stree
 
@@ -27,11 +27,12 @@ def test_a_tree_is_accepted_further_than_the_chain_in_it(seed: int) -> None:
     assert tree > chain
 
 
-def test_texts_of_a_target_with_mamba_2_are_those_of_plain_decoding() -> None:
-    models = recurrent_models("bamba")
+@pytest.mark.parametrize("code", RECURRENT_CODES)
+def test_texts_of_a_recurrent_target_are_those_of_plain_decoding(code: RecurrentCode) -> None:
+    models = recurrent_models(code)
     target, draft = models.target, models.drafts[0]
     assert isinstance(target, HFTarget) and isinstance(target.forward, RecurrentForward)
-    assert set(target.forward.products) == {0}, "its layer of Mamba 2 reads trees in one product"
+    assert set(target.forward.products) == {0}, "its recurrent layer reads trees in one product"
     sampling = [SamplingParams(temperature, max_tokens=12, seed=3) for temperature in (0.0, 0.8, 1.0)]
     expected = texts(autoregressive.build(target), PROMPTS, sampling)
     assert texts(stree.build(target, draft=draft), PROMPTS, sampling) == expected
