@@ -123,7 +123,7 @@ def main(
         "changes": changes or [],
         "max_tokens": max_tokens,
     }
-    write_lengths(json, "outpace-distillation/1", settings, lengths, ratios)
+    write_lengths(json, "outpace-distillation/1", settings, lengths, ratios, number)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def main(
         ordering(lengths, name, over, temperature) for name, over in ORDERINGS for temperature in TEMPERATURES
     ]
     print_tables(to_tables(lengths, found))
-    write_lengths(json, "outpace-draft-sizes/1", {"max_tokens": max_tokens}, lengths, found)
+    write_lengths(json, "outpace-draft-sizes/1", {"max_tokens": max_tokens}, lengths, found, number)
 
 
 if __name__ == "__main__":

@@ -319,15 +319,17 @@ def write_lengths(
     settings: dict[str, Any],
     lengths: Sequence[Length],
     orderings: Sequence[Ordering],
+    num_threads: int,
 ) -> None:
-    """Write acceptance lengths, their means and their ratios as a result file."""
+    """Write acceptance lengths, their means and their ratios as a result file. `num_threads`: of torch while
+    they were measured."""
     results = [
         {"name": name, "temperature": temperature, "tokens_per_step": value}
         for (name, temperature), value in means(lengths).items()
     ]
     data: dict[str, Any] = {
         "schema": schema,
-        "provenance": provenance(),
+        "provenance": provenance(num_threads=num_threads),
         "settings": settings,
         "results": results,
         "ratios": [asdict(each) for each in orderings],
@@ -395,7 +397,7 @@ def main(
         "changes": changes or [],
         "max_tokens": max_tokens,
     }
-    write_lengths(json, "outpace-head-orderings/1", settings, lengths, found)
+    write_lengths(json, "outpace-head-orderings/1", settings, lengths, found, number)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def main(
         json,
         {
             "schema": "outpace-makespan/1",
-            "provenance": provenance(),
+            "provenance": provenance(num_threads=number),
             "settings": {**settings, "target": target, "compile": compile},
             "results": results,
             "ratios": ratios,

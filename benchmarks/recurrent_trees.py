@@ -173,7 +173,6 @@ def main(
     texts = [encode(tokenizer, item).tolist() for source in BUILT_IN for item in load_items(source, prompts)]
     rows, ratios = list[Row](), list[dict[str, Any]]()
     with threads(number), progress(len(names) * steps) as advance:
-        origin = provenance()
         for family in names:
             made = FAMILIES[family]
             trained = train(made(small, num_layers, vocab), steps, tokenizer, lambda: advance("training", 1))
@@ -200,7 +199,7 @@ def main(
         json,
         {
             "schema": "outpace-recurrent-trees/1",
-            "provenance": origin,
+            "provenance": provenance(num_threads=number),
             "settings": settings,
             "results": [asdict(each) for each in rows],
             "ratios": ratios,

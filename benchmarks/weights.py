@@ -143,7 +143,12 @@ def main(
     results = [asdict(row) for row in rows]
     write_json(
         json,
-        {"schema": "outpace-weights/1", "provenance": provenance(), "settings": settings, "results": results},
+        {
+            "schema": "outpace-weights/1",
+            "provenance": provenance(num_threads=number),
+            "settings": settings,
+            "results": results,
+        },
     )
 
 

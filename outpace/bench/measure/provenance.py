@@ -83,8 +83,11 @@ def typed(argv: Sequence[str]) -> list[str]:
     return [*name, *map(str, argv[1:])]
 
 
-def provenance(device: str = "cpu", argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """The provenance stored in every result file."""
+def provenance(
+    device: str = "cpu", argv: Sequence[str] | None = None, num_threads: int | None = None
+) -> dict[str, Any]:
+    """The provenance stored in every result file. `num_threads`: of torch while it measured; None: as many as
+    it has now."""
     return {
         "argv": typed(sys.argv if argv is None else argv),
         "commit": commit(),
@@ -95,7 +98,7 @@ def provenance(device: str = "cpu", argv: Sequence[str] | None = None) -> dict[s
             "python": platform.python_version(),
         },
         "device": device_in_words(device),
-        "threads": torch.get_num_threads(),
+        "threads": torch.get_num_threads() if num_threads is None else num_threads,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
