@@ -48,7 +48,7 @@ demo: $(VENV)/.installed  ## see it work, offline, on the models in the package
 serve-demo: $(VENV)/.installed-dev  ## start a server on the models in the package and run the documentation's clients
 	$(ALL_CPUS) $(BIN)/python scripts/serve_demo.py README.md docs/serving.md
 
-test: $(VENV)/.installed-dev  ## fast tests and one method of every family proven, on a CPU, in under five minutes
+test: $(VENV)/.installed-dev  ## fast tests and one method of every family proven, on a CPU, in about six minutes
 	$(PYTEST) -m "not slow" tests
 
 test-slow: $(VENV)/.installed-dev  ## the tests marked slow: all settings, compiled models, the commands of the docs

@@ -168,8 +168,9 @@ def test_the_distribution_with_trees_is_plain_decoding(
     assert proof.deepest >= 2
 
 
-def test_a_tree_needs_no_more_memory_than_a_chain(tiny: Any) -> None:
-    target = HFTarget(tiny("bamba"))
+@pytest.mark.parametrize("name", ["bamba", "qwen3_5_text"])
+def test_a_tree_needs_no_more_memory_than_a_chain(name: str, tiny: Any) -> None:
+    target = HFTarget(tiny(name))
     held = list[int]()
     for parents in ([-1, 0, 1, 2], [-1, 0, 0, 1]):
         cache = target.open(1, 16)

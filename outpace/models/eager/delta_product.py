@@ -31,26 +31,21 @@ from transformers.cache_utils import LinearAttentionLayer
 
 from outpace.models.eager.tree_product import NodesOfTree, TreeProduct, convolved, follow_convolution
 
-# the linear layers that read the input, in the order in which transformers runs them: Qwen3.5, Qwen3-Next
+# names of the linear layers that read a layer's input, in the order in which transformers' code calls them:
+# in a layer of Qwen3.5, and in one of Qwen3-Next
 PROJECTIONS = (("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"), ("in_proj_qkvz", "in_proj_ba"))
 PARTS = ("conv1d", "dt_bias", "A_log", "norm", "out_proj", "activation", "head_k_dim", "head_v_dim")
 EPSILON = 1e-6  # of the norm of queries and keys
 
 
 def _projections(layer: Any) -> tuple[str, ...]:
-    """The names of the linear layers that read the input; () for layers of other kinds."""
-    return next(
-        (
-            names
-            for names in PROJECTIONS
-            if all(isinstance(getattr(layer, name, None), nn.Linear) for name in names)
-        ),
-        (),
-    )
-
-
-def _is_delta_rule(layer: Any) -> bool:
-    return bool(_projections(layer)) and all(hasattr(layer, name) for name in PARTS)
+    """Those of PROJECTIONS that this layer has; () for a layer of another kind."""
+    if not all(hasattr(layer, name) for name in PARTS):
+        return ()
+    for names in PROJECTIONS:
+        if all(isinstance(getattr(layer, name, None), nn.Linear) for name in names):
+            return names
+    return ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +62,7 @@ class Read:
 
     @property
     def written(self) -> Tensor:  # (H, m, V)
-        """u, from the triangular system."""
+        """u: what each node adds to the state at its key, from the triangular system."""
         system = self.rates * (self.keys @ self.keys.transpose(1, 2)) * self.between
         given = self.rates * (self.values - self.decays * (self.keys @ self.state))
         return torch.linalg.solve_triangular(system, given, upper=False, unitriangular=True)
@@ -135,4 +130,4 @@ def _normed(vectors: Tensor, heads: int) -> Tensor:  # (m, G, K) -> (H, m, K)
     return vectors.repeat_interleave(heads // vectors.shape[1], 1).transpose(0, 1)
 
 
-DELTA_RULE = TreeProduct(_is_delta_rule, lambda layer: len(_projections(layer)), _outputs, _follow)
+DELTA_RULE = TreeProduct(lambda layer: len(_projections(layer)), _outputs, _follow)

@@ -27,12 +27,12 @@ from outpace.models.eager.tree_product import NodesOfTree, TreeProduct, convolve
 PARTS = ("in_proj", "conv1d", "dt_bias", "A_log", "D", "norm", "out_proj", "act")
 
 
-def _is_mamba2(layer: Any) -> bool:
-    """Whether a layer has the parts of Mamba 2, a norm with a gate among them."""
+def _num_projections(layer: Any) -> int:
+    """1 for a layer with the parts of Mamba 2, a norm with a gate among them, and 0 for any other."""
     if not all(hasattr(layer, name) for name in PARTS) or isinstance(layer.norm, nn.Identity):
-        return False
+        return 0
     sizes = layer.out_proj.in_features + layer.conv1d.out_channels + len(layer.A_log)
-    return bool(layer.in_proj.out_features == sizes)
+    return int(layer.in_proj.out_features == sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,4 +103,4 @@ def _read(layer: Any, tree: NodesOfTree, before: LinearAttentionLayer, inputs: T
     )
 
 
-MAMBA2 = TreeProduct(_is_mamba2, lambda layer: 1, _outputs, _follow)
+MAMBA2 = TreeProduct(_num_projections, _outputs, _follow)

@@ -237,8 +237,8 @@ class RecurrentForward(Forward):
         return self._layers[index].by_row(call.part(slice(4)), row, StatesAlone(row.states))
 
     def _reads_in_product(self, index: int, call: LayerCall, rounding: float) -> bool:
-        """Whether a layer reads a tree in one product as it does level by level, and its states are the same
-        after it."""
+        """Whether reading in one product gives what reading level by level and token by token gives: the
+        layer's outputs for a tree of four nodes, and its states after four tokens."""
         if not self.scores_trees or not self._layers[index].product:
             return False
         try:

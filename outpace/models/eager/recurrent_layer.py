@@ -133,7 +133,8 @@ class RecurrentLayer:
     def __init__(self, index: int, layer: nn.Module) -> None:
         self._index, self._layer = index, layer
         # how it may read trees at once; None: level by level
-        self.product = next((product for product in (MAMBA2, DELTA_RULE) if product.fits(layer)), None)
+        kinds = (MAMBA2, DELTA_RULE)
+        self.product = next((product for product in kinds if product.num_projections(layer)), None)
         self.rows: Sequence[RowReading] = ()  # of the forward in progress; (): one row, not recorded
         self._repeated: Iterator[Tensor | None] | None = None  # linear outputs of the call that is repeated
         # in a forward: the call for all rows, the linear outputs of its input, and the call in progress for a

@@ -40,9 +40,9 @@ class NodesOfTree:
         return self._windows[width]
 
     def decays(self, logarithms: Tensor) -> tuple[Tensor, Tensor]:  # (m, H) -> (H, m), (H, m, m)
-        """From the logarithm of each node's decay: the logarithm of the decay from before the tree to each
-        node, and the decay from each node (the last index) to each one below it, 0 for nodes that are not on
-        one path."""
+        """Products of decays along paths, from the logarithms of the decays that each node applies in each of
+        H heads. First (H, m): the logarithm of the product from before the tree to node i. Second (H, m, m):
+        at [:, i, j] the product from node j to node i below it; 0 if j is not on the path of i."""
         seen = self.ancestors.to(logarithms.device)
         total = (seen.to(logarithms.dtype) @ logarithms).transpose(0, 1)
         # pairs of nodes that are not on one path are masked before exp, which could overflow for them
@@ -52,11 +52,10 @@ class NodesOfTree:
 
 @dataclass(frozen=True)
 class TreeProduct:
-    """How layers of one kind read a tree, or the accepted tokens, at once. The layer's first linear layers
-    read its input; what they give is all that `follow` needs."""
+    """How layers of one kind read a tree, or the accepted tokens, at once."""
 
-    fits: Callable[[Any], bool]  # whether a layer has the parts of this kind
-    num_projections: Callable[[Any], int]  # number of linear layers that read the layer's input
+    # how many linear layers of a layer read its input, before all others; 0: a layer of another kind
+    num_projections: Callable[[Any], int]
     # the outputs (1, m, D) of the layer at the nodes of a tree, from its inputs (1, m, D) and the states
     # before the tree, which stay as they are
     outputs: Callable[[Any, NodesOfTree, LinearAttentionLayer, Tensor], Tensor]

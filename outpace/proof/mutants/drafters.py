@@ -232,8 +232,9 @@ def as_target(noise: Noise, *uses: str) -> Noise:
 
 
 def reclaimed(tree: TokenTree, q_of: Callable[[Drawn, int], Tensor | None]) -> TokenTree:
-    """The tree with another q recorded for each node for which `q_of`, given the claim and the node, returns
-    one."""
+    """A copy of a tree in which the draft probabilities q that are recorded for some nodes are replaced.
+    `q_of`, called with the claim and a node, returns the node's new q, or None to keep the old one. A tree
+    without recorded probabilities is returned as it is."""
     if not isinstance(claim := tree.claim, Drawn):
         return tree
     q = claim.q.clone()

@@ -120,8 +120,8 @@ def convolution_not_followed(states: LinearAttentionLayer, inputs: Tensor) -> No
 
 
 def writing_alone(self: Read) -> Tensor:
-    """Mutant: what the delta rule writes at a node is what the state before the tree does not give: nodes
-    above it are left out."""
+    """Mutant: the delta rule compares a node's value with what the state before the tree holds at its key,
+    and leaves out what the nodes above it have added there."""
     return self.rates * (self.values - self.decays * (self.keys @ self.state))
 
 
@@ -135,7 +135,8 @@ def by_chain(models: Models) -> Parts:
 
 
 def by_long_chain(models: Models) -> Parts:
-    """A longer one, of whose last token the probability depends on what the layer wrote for the first."""
+    """A chain of three draft tokens. The probability of the third depends on the state after the second, and
+    so on what the delta rule added for the first; in shorter chains no such error shows."""
     return Parts(models.target, DraftModel(models.drafts[0]), Rejection(), Fixed(3))
 
 
@@ -147,8 +148,9 @@ def by_levels(models: Models) -> Parts:
 
 
 def recurrent_mutants(code: RecurrentCode) -> list[TransformersMutant]:
-    """The mutants of the forwards of recurrent layers: those that are detected with Mamba 2, and those of the
-    product by which layers with the delta rule read a tree."""
+    """Mistakes in the forwards of recurrent layers, by the models of `recurrent_models(code)` on which they
+    are detected. "bamba" (Mamba 2): in chains, in trees that are read level by level, and in the product of
+    Mamba 2. "qwen3_5": in the product of the gated delta rule."""
     if code == "qwen3_5":
         of_delta_rule = {
             "writing without the nodes above": ((Read, "written"), property(writing_alone)),

@@ -1,5 +1,5 @@
-"""How heads of Jakiro and Jakiro* learn (Huang et al. 2025): with EAGLE's loss on the next token, and those
-of Jakiro also on the token after it, which their second output predicts."""
+"""The training losses of Jakiro and Jakiro* heads (Huang et al. 2025): EAGLE's loss on the next token and,
+for Jakiro, the same loss on the token after it, which the head's second output predicts."""
 
 from __future__ import annotations
 
